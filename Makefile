@@ -1,0 +1,190 @@
+# Tiny GPT, literately.  `make help` lists the targets.
+#
+# The book is the source: book/*.nw is tangled into C below build/, once for
+# each prefix of chapters that somebody asks for, and checked by tests/.
+#
+#   build/N/          chapters 1..N: src/ (tangled, with #line), obj/, suites
+#   build/VARIANT/N/  the same with other compiler flags
+#   build/bin/        the programs: tinygpt, and the book's tools
+#   tangled/          the whole book as plain C, checked in
+
+SHELL := /bin/bash -o pipefail
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+NW       := $(sort $(wildcard book/*.nw))
+CHAPTERS := $(filter book/0% book/1% book/2%,$(NW))
+# 7 of book/07-test-block.nw; the preface is chapter 0
+numbers  := $(shell printf '%s\n' $(CHAPTERS) | \
+    sed 's|book/0*\([0-9]*\).*|\1|' | sort -nu | sed '/^$$/d')
+LAST     := $(lastword $(numbers))
+STAGES   := $(numbers)
+
+CC       ?= gcc
+ifeq ($(origin CC),default)
+CC       := gcc
+endif
+OPTIMIZE ?= -O2 -ftree-vectorize
+WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+CFLAGS   := -std=c11 -D_POSIX_C_SOURCE=200809L -g -fopenmp-simd \
+            $(OPTIMIZE) $(WARNINGS) $(EXTRA)
+LDLIBS   := -lcjson -lm
+CHECK_CFLAGS := $(shell pkg-config --cflags check 2>/dev/null)
+CHECK_LIBS   := $(shell pkg-config --libs check 2>/dev/null || echo -lcheck)
+# the suites count allocations and make the n-th fail: tests/support
+WRAP     := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
+
+VARIANT  ?=
+BUILD    := build$(VARIANT:%=/%)
+TANGLE   := build/bin/tangle
+RUN      ?=
+LINES    ?= --lines
+
+.PHONY: all
+all: tangled check book  ## tangle, compile, check and weave everything
+
+# ---------------------------------------------------------------- one prefix
+ifdef N
+
+B       := $(BUILD)/$(N)
+NW_N    := $(shell printf '%s\n' $(CHAPTERS) | awk -F'[/-]' '$$2 + 0 <= $(N)')
+SUITES  := $(patsubst tests/%.c,$(B)/%,$(if $(ALL),\
+    $(wildcard tests/suite_*.c),$(wildcard tests/suite_$(N).c \
+    tests/suite_$(N)[a-z].c)))
+SUPPORT := $(patsubst tests/%.c,$(B)/%.o,$(wildcard tests/support/*.c))
+
+# names the files that the chapters give; make starts over when it changes
+include $(B)/files.mk
+$(B)/files.mk: $(NW_N) $(TANGLE)
+	@mkdir -p $(B)/src
+	@$(TANGLE) $(LINES) --out $(B)/src $(NW_N) > $(B)/.files
+	@{ echo "FILES := $$(grep -v / $(B)/.files | tr '\n' ' ')"; \
+	   echo "WRONG := $$($(TANGLE) --list-wrong $(NW_N) | \
+	       grep -E '^$(N)[a-z]?-' | tr '\n' ' ')"; } > $@
+
+SOURCES := $(filter-out tinygpt.c,$(filter %.c,$(FILES)))
+OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o)
+
+$(B)/obj/%.o: $(B)/src/%.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -MMD -I$(B)/src -c $< -o $@
+$(B)/support/%.o: tests/support/%.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -MMD -c $< -o $@
+$(B)/%.o: tests/%.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -MMD -Itests -I$(B)/src \
+	    -DTINYGPT_PROGRAM='"$(B)/tinygpt"' -c $< -o $@
+$(B)/libtinygpt.a: $(OBJECTS)
+	@rm -f $@; ar rcs $@ $^
+$(B)/tinygpt: $(B)/obj/tinygpt.o $(B)/libtinygpt.a
+	@$(CC) $(CFLAGS) $^ $(LDLIBS) -o $@
+$(SUITES): %: %.o $(SUPPORT) $(B)/libtinygpt.a | $(B)/tinygpt
+	@$(CC) $(CFLAGS) $(WRAP) $^ $(CHECK_LIBS) $(LDLIBS) -o $@
+-include $(wildcard $(B)/obj/*.d $(B)/support/*.d $(B)/*.d)
+
+.PHONY: verdict program wrong-paths tier
+program: $(B)/tinygpt ; @:
+# an unchanged suite that passed is not run again
+verdict: $(SUITES:%=%.passed)
+	@cat $^
+	@$(if $^,true,echo "no suite for chapter $(N) yet")
+%.passed: % $(B)/tinygpt $(wildcard tests/golden/*)
+	@$(RUN) $< --chunks $(B)/src/.places > $@.log \
+	    || { cat $@.log; rm -f $@; exit 1; }
+	@mv $@.log $@
+tier: $(SUITES)
+	@failed=0; for s in $^; do $$s --tier $(TIER) \
+	    --chunks $(B)/src/.places || failed=1; done; exit $$failed
+
+# one wrong path: tangle with the swap, compile what that changes, link it
+# in front of the chapter's library, and expect the suite to name the owner
+wrong-paths: $(WRONG:%=$(B)/wrong/%/verdict)
+	@cat /dev/null $^
+$(B)/wrong/%/verdict: $(B)/files.mk $(SUITES) Makefile
+	@mkdir -p $(@D)/src
+	@$(TANGLE) --lines --wrong $* --out $(@D)/src $(NW_N) > /dev/null
+	@rm -f $(@D)/*.o; cd $(@D)/src; for f in *.c; do \
+	    cmp -s $$f $(CURDIR)/$(B)/src/$$f || echo $$f; done > ../.changed
+	@for f in $$(cat $(@D)/.changed); do $(CC) $(CFLAGS) -I$(@D)/src \
+	    -c $(@D)/src/$$f -o $(@D)/$${f%.c}.o || exit 1; done
+	@key=$*; s=suite_$${key%%-*}; \
+	 $(CC) $(CFLAGS) $(WRAP) $(B)/$$s.o $(@D)/*.o $(SUPPORT) \
+	    $(B)/libtinygpt.a $(CHECK_LIBS) $(LDLIBS) -o $(@D)/$$s && \
+	 { printf '%s: ' '$*'; $(@D)/$$s --expect-owner \
+	    "$$(cat $(@D)/src/.owner)" 2> $(@D)/stderr; } \
+	    > $@ || { cat $@; rm -f $@; exit 1; }
+else
+
+# ------------------------------------------------------------------- targets
+ONE := $(MAKE) --no-print-directory N
+
+.PHONY: check check-every wrong tangled check-tangled tools \
+    asan valgrind coverage clang lint clean help
+chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
+	@$(ONE)=$* verdict
+check: tools  ## run every suite against the whole book
+	@$(ONE)=$(LAST) ALL=1 program verdict
+	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
+check-every: $(STAGES:%=chapter-%)  ## chapter-1, chapter-2, ... each alone
+tier-%: $(TANGLE)  ## tier-0 .. tier-3: the tests of one tier of the lab
+	@$(ONE)=$(LAST) ALL=1 TIER=$* tier
+wrong: $(STAGES:%=wrong-%)  ## every wrong path must be caught and routed
+wrong-%: $(TANGLE)  ## wrong-N: the wrong paths of chapter N
+	@$(ONE)=$* wrong-paths
+
+asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
+	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 CK_FORK=no \
+	 $(ONE)=$(LAST) ALL=1 VARIANT=asan OPTIMIZE=-O1 \
+	 EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all' \
+	 program verdict
+valgrind: $(TANGLE)  ## every suite under valgrind
+	@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
+	 RUN='valgrind -q --leak-check=full --error-exitcode=9' program verdict
+clang: $(TANGLE)  ## every suite compiled with clang
+	@$(ONE)=$(LAST) ALL=1 VARIANT=clang CC=clang program verdict
+coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
+	@find build/coverage -name '*.gcda' -delete 2>/dev/null; true
+	@rm -f build/coverage/$(LAST)/*.passed
+	@$(ONE)=$(LAST) ALL=1 VARIANT=coverage OPTIMIZE=-O0 LINES= \
+	 EXTRA='--coverage' program verdict
+	@gcovr --root . --object-directory build/coverage/$(LAST)/obj \
+	    --filter 'build/coverage/$(LAST)/src/' --print-summary \
+	    | tee build/coverage/report.txt
+
+# the book's own tools are tangled by noweb alone, since they do the rest
+TOOL_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -g $(WARNINGS)
+build/tool/tangle/%: book/A-tangling.nw
+	@mkdir -p $(@D)
+	@notangle -Rtangle/$* $< > $@.new && mv $@.new $@
+TANGLE_C := $(addprefix build/tool/tangle/,tangle.c stream.c front_matter.c)
+TANGLE_H := $(addprefix build/tool/tangle/,stream.h front_matter.h)
+$(TANGLE): $(TANGLE_C) $(TANGLE_H)
+	@mkdir -p $(@D)
+	@$(CC) $(TOOL_CFLAGS) $(TANGLE_C) -lyaml -o $@.new && mv $@.new $@
+tools: $(TANGLE)
+
+tangled: $(TANGLE)  ## write the whole book as plain C into tangled/
+	@$(TANGLE) --out build/plain $(NW) > build/plain.files
+	@mkdir -p tangled; cd tangled && find . -type f | sed 's|^\./||' | \
+	    { grep -vxF -f ../build/plain.files || true; } | xargs -r rm -f
+	@while read -r f; do cmp -s build/plain/$$f tangled/$$f || \
+	    install -D -m 644 build/plain/$$f tangled/$$f; \
+	    done < build/plain.files
+check-tangled: $(TANGLE)  ## fail when tangled/ is not what the book says
+	@$(TANGLE) --out build/plain $(NW) > build/plain.files
+	@while read -r f; do cmp build/plain/$$f tangled/$$f || exit 1; \
+	    done < build/plain.files
+	@cd tangled && extra=$$(find . -type f | sed 's|^\./||' | \
+	    grep -vxF -f ../build/plain.files); \
+	    [ -z "$$extra" ] || { echo "not of the book: $$extra"; exit 1; }
+	@echo "tangled/ is what the book says"
+
+-include book/weave.mk
+
+clean:  ## remove build/
+	rm -rf build
+help:  ## this list
+	@sed -n 's/^\([a-z%-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | \
+	    expand -t 18
+endif

@@ -1,0 +1,29 @@
+/* Counts the allocations of the code under test, and makes the n-th fail.
+   The suites are linked with --wrap=malloc and so on, so the library needs
+   no hook of its own. Typical use:
+
+       for (long n = 1; ; n++) {
+           long live = allocator_live();
+           allocator_fail_at(n);
+           enum status status = thing_new(&thing, &error);
+           if (!allocator_stop())
+               break;                       (fewer than n allocations)
+           ck_assert_int_eq(status, STATUS_NO_MEMORY);
+           ck_assert_int_eq(allocator_live(), live);
+       }
+       thing_free(&thing);                  (the last call succeeded) */
+#ifndef ALLOCATOR_H
+#define ALLOCATOR_H
+
+#include <stdbool.h>
+
+/* From now on the n-th allocation (1 is the next) fails, once. */
+void allocator_fail_at(long n);
+/* Ends that; true when the failure happened. */
+bool allocator_stop(void);
+/* Blocks allocated and not yet freed by code linked into the suite. */
+long allocator_live(void);
+/* Allocations so far. */
+long allocator_calls(void);
+
+#endif

@@ -1,0 +1,31 @@
+/* What every suite includes. A suite is a table of Check tests, each with the
+   tier of the lab that it belongs to (0 to 3) and the chunk of the book that
+   owns the mechanism it grades. The harness brings main; see harness.c. */
+#ifndef HARNESS_H
+#define HARNESS_H
+
+#include <check.h>
+#include <stddef.h>
+
+struct test {
+    const char *name;           /* a sentence */
+    const TTest *const *test;   /* what START_TEST defined */
+    int tier;
+    const char *owner;          /* chunk name */
+};
+
+struct suite {
+    const char *title;
+    const struct test *tests;   /* inner mechanisms first */
+    size_t count;
+};
+
+/* Each tests/suite_N.c defines this one. */
+extern const struct suite suite;
+
+#define TEST(name, tier, owner) { #name, &name, tier, owner }
+#define SUITE(title, tests) \
+    const struct suite suite = { \
+        title, tests, sizeof (tests) / sizeof (tests)[0] }
+
+#endif
