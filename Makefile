@@ -83,8 +83,9 @@ $(SUITES): %: %.o $(SUPPORT) $(B)/libtinygpt.a | $(B)/tinygpt
 	@$(CC) $(CFLAGS) $(WRAP) $^ $(CHECK_LIBS) $(LDLIBS) -o $@
 -include $(wildcard $(B)/obj/*.d $(B)/support/*.d $(B)/*.d)
 
-.PHONY: verdict program wrong-paths tier
+.PHONY: verdict program suites wrong-paths tier
 program: $(B)/tinygpt ; @:
+suites: $(SUITES) ; @:
 # an unchanged suite that passed is not run again
 verdict: $(SUITES:%=%.passed)
 	@cat $^
@@ -119,10 +120,13 @@ else
 # ------------------------------------------------------------------- targets
 ONE := $(MAKE) --no-print-directory N
 
-.PHONY: check check-every wrong tangled check-tangled tools \
+.PHONY: compile check check-every wrong tangled check-tangled tools \
     asan valgrind coverage clang lint clean help
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
 	@$(ONE)=$* verdict
+compile: tools  ## compile the program and every suite
+	@$(ONE)=$(LAST) ALL=1 program suites
+	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
 check: tools  ## run every suite against the whole book
 	@$(ONE)=$(LAST) ALL=1 program verdict
 	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
@@ -162,6 +166,13 @@ TANGLE_H := $(addprefix build/tool/tangle/,stream.h front_matter.h)
 $(TANGLE): $(TANGLE_C) $(TANGLE_H)
 	@mkdir -p $(@D)
 	@$(CC) $(TOOL_CFLAGS) $(TANGLE_C) -lyaml -o $@.new && mv $@.new $@
+LINT_C := $(addprefix build/tool/tangle/,lint.c front_matter.c)
+build/bin/lint: $(LINT_C) $(TANGLE_H)
+	@mkdir -p $(@D)
+	@$(CC) $(TOOL_CFLAGS) $(LINT_C) -lyaml -o $@.new && mv $@.new $@
+lint: build/bin/lint  ## the book's form: prose before each chunk, no orphan…
+	@/usr/lib/noweb/markup $(NW) | build/bin/lint $(NW)
+	@echo "lint: nothing to say"
 tools: $(TANGLE)
 
 tangled: $(TANGLE)  ## write the whole book as plain C into tangled/
