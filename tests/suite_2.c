@@ -10,7 +10,6 @@
 #include "attention.h"
 #include "embedding.h"
 #include "gelu.h"
-#include "ledger.h"
 #include "linear.h"
 #include "mask.h"
 #include "model.h"
@@ -950,17 +949,386 @@ START_TEST(the_head_is_the_token_embedding)
 }
 END_TEST
 
-static void expect_row(const struct ledger *ledger, const char *name,
-                       const struct tensor *tensor)
+
+static const char *const block_names[] = {
+    "attention_norm", "qkv", "query", "key", "value", "scores", "probs",
+    "context", "merged", "attention", "residual", "mlp_norm", "up", "gelu",
+    "down", "output"
+};
+
+START_TEST(every_activation_is_found_by_its_name)
 {
-    const struct ledger_row *row = ledger_find(ledger, name);
-    ck_assert_msg(row != NULL, "the ledger has no row %s", name);
-    ck_assert_msg(tensor != NULL, "the pass makes no %s", name);
-    ck_assert_int_eq(row->owner, OWNER_CALL);
-    ck_assert_int_eq(row->rank, tensor->rank);
-    for (int k = 0; k < row->rank; k++)
-        ck_assert_msg(row->shape[k] == tensor->shape[k],
-                      "%s: dimension %d is %d in the ledger, %d in the pass",
-                      name, k, row->shape[k], tensor->shape[k]);
-    ck_assert_uint_eq(row->bytes, tensor_size(tensor) * sizeof (float));
+    struct activations a = {0};
+    ck_assert_int_eq(activations_new(&a, &small, 2, 3, 4, NULL), STATUS_OK);
+    ck_assert_ptr_eq(activations_find(&a, "embedding"), &a.embedding);
+    ck_assert_ptr_eq(activations_find(&a, "final_norm"), &a.final_norm);
+    for (int l = 0; l < 3; l++)
+        for (size_t k = 0; k < LENGTH(block_names); k++) {
+            char name[64];
+            snprintf(name, sizeof name, "blocks.%d.%s", l, block_names[k]);
+            const struct tensor *first = &a.blocks[l].attention_norm;
+            ck_assert_ptr_eq(activations_find(&a, name), first + k);
+        }
+    const char *const unknown[] = {
+        "", "blocks", "blocks.", "blocks.3.qkv", "blocks.0.", "blocks.0.qk",
+        "blocks.0.qkvs", "blocks.00.qkv", "blocks.-1.qkv", "qkv", "logits",
+        "embedding2"
+    };
+    for (size_t k = 0; k < LENGTH(unknown); k++)
+        ck_assert_msg(activations_find(&a, unknown[k]) == NULL, "\"%s\"",
+                      unknown[k]);
+    ck_assert_int_eq(a.blocks[0].scores.shape[3], 7);
+    activations_free(&a);
+    ck_assert_ptr_null(a.blocks);
+    activations_free(&a);
+    activations_free(NULL);
 }
+END_TEST
+
+/* ------------------------------------------------------ what is refused */
+
+/* A refused call sets status and message and leaves everything else. */
+static void expect_refused(const struct tiny_gpt *model,
+                           const struct forward_input *input,
+                           enum status status, const char *message)
+{
+    struct forward_output output = {0}, empty = {0};
+    struct error error = {0};
+    struct activations none = {0};
+    long live = allocator_live();
+    enum status got = tiny_gpt_forward(model, input, &output, &error);
+    live -= allocator_live();       /* before Check allocates for itself */
+    ck_assert_int_eq(live, 0);
+    ck_assert_int_eq(got, status);
+    ck_assert_int_eq(error.status, status);
+    ck_assert_str_eq(error.message, message);
+    expect_same_bits("output", &output, &empty, sizeof output);
+    if (input != NULL && input->activations != NULL)
+        expect_same_bits("activations", input->activations, &none,
+                         sizeof none);
+    ck_assert_int_eq(tiny_gpt_forward(model, input, &output, NULL), status);
+}
+
+START_TEST(an_id_outside_the_vocabulary_is_named_by_its_index)
+{
+    const struct {
+        int at;
+        int32_t id;
+        const char *message;
+    } cases[] = {
+        {0, -1, "ids[0,0]: expected 0..10, got -1"},
+        {3, 11, "ids[0,3]: expected 0..10, got 11"},
+        {4, 12, "ids[1,0]: expected 0..10, got 12"},
+        {7, INT32_MAX, "ids[1,3]: expected 0..10, got 2147483647"},
+        {6, INT32_MIN, "ids[1,2]: expected 0..10, got -2147483648"}
+    };
+    struct tiny_gpt *model = random_model(&small);
+    for (size_t k = 0; k < LENGTH(cases); k++) {
+        struct activations activations = {0};
+        int32_t ids[8] = {0, 10, 0, 10, 10, 0, 10, 0};
+        ids[cases[k].at] = cases[k].id;
+        const struct forward_input input = {
+            .ids = ids, .batch = 2, .tokens = 4, .activations = &activations
+        };
+        expect_refused(model, &input, STATUS_INVALID, cases[k].message);
+    }
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(the_context_is_full_at_its_length_and_not_before)
+{
+    struct tiny_gpt *model = random_model(&small);
+    struct forward_output output = run(model, some_ids, 2, 9, NULL);
+    const struct forward_input input = {
+        .ids = some_ids, .batch = 2, .tokens = 10
+    };
+    expect_refused(model, &input, STATUS_INVALID,
+                   "past + tokens: expected at most context_length 9,"
+                   " got 0 + 10");
+    forward_output_free(&output);
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(an_empty_or_boundless_batch_is_refused)
+{
+    struct tiny_gpt *model = random_model(&small);
+    struct forward_input input = {.ids = some_ids, .batch = 0, .tokens = 3};
+    expect_refused(model, &input, STATUS_INVALID,
+                   "batch: expected at least 1, got 0");
+    input.batch = -2;
+    expect_refused(model, &input, STATUS_INVALID,
+                   "batch: expected at least 1, got -2");
+    input.batch = 2;
+    input.tokens = 0;
+    expect_refused(model, &input, STATUS_INVALID,
+                   "tokens: expected at least 1, got 0");
+    input.tokens = INT_MIN;
+    expect_refused(model, &input, STATUS_INVALID,
+                   "tokens: expected at least 1, got -2147483648");
+    input.tokens = 3;
+    input.batch = INT_MAX;      /* refused before an id is read */
+    expect_refused(model, &input, STATUS_INVALID,
+                   "batch: expected batch * tokens and batch * n_heads"
+                   " to fit an int, got 2147483647");
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(a_missing_argument_is_named)
+{
+    struct tiny_gpt *model = random_model(&small);
+    struct forward_input input = {.ids = some_ids, .batch = 1, .tokens = 3};
+    struct error error = {0};
+    expect_refused(NULL, &input, STATUS_INVALID, "model: is NULL");
+    expect_refused(model, NULL, STATUS_INVALID, "input: is NULL");
+    ck_assert_int_eq(tiny_gpt_forward(model, &input, NULL, &error),
+                     STATUS_INVALID);
+    ck_assert_str_eq(error.message, "output: is NULL");
+    input.ids = NULL;
+    expect_refused(model, &input, STATUS_INVALID, "ids: is NULL");
+    ck_assert_int_eq(tiny_gpt_new(NULL, &small, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.message, "model: is NULL");
+    tiny_gpt_free(&model);
+    ck_assert_ptr_null(model);
+    tiny_gpt_free(&model);
+    tiny_gpt_free(NULL);
+    forward_output_free(NULL);
+}
+END_TEST
+
+/* An output that still holds a tensor would lose it. */
+START_TEST(results_must_be_empty)
+{
+    struct tiny_gpt *model = random_model(&small);
+    struct activations activations = {0};
+    struct forward_output output = run(model, some_ids, 2, 4, &activations);
+    const struct forward_output before = output;
+    const struct activations activations_before = activations;
+    struct forward_input input = {.ids = some_ids, .batch = 2, .tokens = 4};
+    struct error error = {0};
+    ck_assert_int_eq(tiny_gpt_forward(model, &input, &output, &error),
+                     STATUS_INVALID);
+    ck_assert_str_eq(error.message,
+                     "output: expected an empty struct, got logits");
+    expect_same_bits("output", &output, &before, sizeof output);
+    forward_output_free(&output);
+    input.activations = &activations;
+    ck_assert_int_eq(tiny_gpt_forward(model, &input, &output, &error),
+                     STATUS_INVALID);
+    ck_assert_str_eq(error.message,
+                     "activations: expected an empty struct, got 3 blocks");
+    expect_same_bits("activations", &activations, &activations_before,
+                     sizeof activations);
+    activations_free(&activations);
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(a_config_that_is_refused_makes_no_model)
+{
+    struct gpt_config config = small;
+    struct tiny_gpt *model = NULL;
+    struct error error = {0};
+    config.n_heads = 5;
+    long live = allocator_live();
+    enum status status = tiny_gpt_new(&model, &config, &error);
+    live -= allocator_live();
+    ck_assert_int_eq(live, 0);
+    ck_assert_int_eq(status, STATUS_INVALID);
+    ck_assert(strncmp(error.message, "n_heads: ", 9) == 0);
+    ck_assert_ptr_null(model);
+}
+END_TEST
+
+START_TEST(activations_that_do_not_fit_are_refused)
+{
+    struct gpt_config config = small;
+    config.context_length = INT_MAX;
+    config.d_model = config.d_ff = INT_MAX / 3;
+    config.n_heads = 1;
+    struct activations activations = {0}, empty = {0};
+    struct error error = {0};
+    /* B·T·C·4 bytes: 2^15 · 2^15 · 2^29.4 · 4 needs 62 bits, ·3 more */
+    long live = allocator_live();
+    enum status status = activations_new(&activations, &config, 32768, 32768,
+                                         INT_MAX - 40000, &error);
+    live -= allocator_live();
+    ck_assert_int_eq(live, 0);
+    ck_assert_int_ne(status, STATUS_OK);
+    ck_assert_int_eq(activations_new(&activations, &small, 0, 1, 0, &error),
+                     STATUS_INVALID);
+    ck_assert_int_eq(activations_new(&activations, &small, 1, 1, 9, &error),
+                     STATUS_INVALID);
+    ck_assert_int_eq(activations_new(&activations, &small, 1, 1, -1, &error),
+                     STATUS_INVALID);
+    expect_same_bits("activations", &activations, &empty, sizeof empty);
+}
+END_TEST
+
+/* --------------------------------------------------- when memory runs out */
+
+START_TEST(a_model_that_cannot_be_allocated_leaves_nothing)
+{
+    struct tiny_gpt *model = NULL;
+    long n = 1;
+    for (; ; n++) {
+        struct error error = {0};
+        long live = allocator_live();
+        allocator_fail_at(n);
+        enum status status = tiny_gpt_new(&model, &small, &error);
+        if (!allocator_stop())
+            break;
+        live -= allocator_live();
+        ck_assert_int_eq(live, 0);
+        ck_assert_int_eq(status, STATUS_NO_MEMORY);
+        ck_assert_int_eq(error.status, STATUS_NO_MEMORY);
+        ck_assert_ptr_null(model);
+    }
+    ck_assert_int_gt(n, 2);
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+static void expect_no_leak(const struct forward_input *input)
+{
+    struct tiny_gpt *model = random_model(&small);
+    struct forward_output output = {0}, empty = {0};
+    struct activations none = {0};
+    long n = 1;
+    for (; ; n++) {
+        struct error error = {0};
+        long live = allocator_live();
+        allocator_fail_at(n);
+        enum status status = tiny_gpt_forward(model, input, &output, &error);
+        live -= allocator_live();
+        if (!allocator_stop()) {
+            ck_assert_int_eq(status, STATUS_OK);
+            break;
+        }
+        ck_assert_int_eq(live, 0);
+        ck_assert_int_eq(status, STATUS_NO_MEMORY);
+        ck_assert_int_eq(error.status, STATUS_NO_MEMORY);
+        expect_same_bits("output", &output, &empty, sizeof output);
+        if (input->activations != NULL)
+            expect_same_bits("activations", input->activations, &none,
+                             sizeof none);
+    }
+    ck_assert_int_gt(n, 3 * (long)LENGTH(block_names));
+    forward_output_free(&output);
+    tiny_gpt_free(&model);
+}
+
+START_TEST(a_call_that_runs_out_of_memory_leaves_nothing)
+{
+    struct activations activations = {0};
+    struct forward_input input = {.ids = some_ids, .batch = 2, .tokens = 4};
+    expect_no_leak(&input);
+    input.activations = &activations;
+    expect_no_leak(&input);
+    activations_free(&activations);
+}
+END_TEST
+
+static const struct test tests[] = {
+    TEST(a_row_is_the_sum_of_its_token_and_its_position, 1,
+         "let token and position be the rows to add"),
+    TEST(the_mean_of_a_row_becomes_the_bias, 1,
+         "normalise, scale and shift the row"),
+    TEST(the_variance_divides_by_the_width, 1,
+         "let variance be the average squared deviation"),
+    TEST(a_large_mean_does_not_drown_a_small_variance, 1,
+         "let variance be the average squared deviation"),
+    TEST(eps_joins_the_variance_under_the_root, 1,
+         "let scale turn a deviation into standard deviations"),
+    TEST(eps_keeps_a_constant_row_finite, 1,
+         "let scale turn a deviation into standard deviations"),
+    TEST(the_norm_works_in_place, 1, "normalise, scale and shift the row"),
+    TEST(a_linear_layer_multiplies_by_the_rows_of_its_weight, 1,
+         "let sum be input row times weight row o"),
+    TEST(a_linear_layer_may_have_no_bias, 1,
+         "let sum be input row times weight row o"),
+    TEST(a_dot_product_counts_its_last_elements, 1,
+         "let sum be the dot product of a and b"),
+    TEST(a_sum_may_overwrite_an_operand, 1, "add two vectors"),
+    TEST(gelu_is_the_exact_one, 1,
+         "evaluate x times its standard normal probability"),
+    TEST(gelu_keeps_its_left_tail, 1,
+         "evaluate x times its standard normal probability"),
+    TEST(a_query_sees_itself_and_what_came_before, 1,
+         "decide whether query i may see key j"),
+    TEST(a_head_gets_its_own_slice_of_each_token, 0,
+         "copy head h of token t"),
+    TEST(merging_undoes_splitting, 0, "copy token t of head h"),
+    TEST(softmax_divides_each_exponential_by_their_sum, 1,
+         "exponentiate, and let sum be the total"),
+    TEST(softmax_survives_huge_scores, 1,
+         "let max be the largest kept score"),
+    TEST(a_hidden_score_is_not_the_largest, 1,
+         "let max be the largest kept score"),
+    TEST(ties_share_and_a_single_key_takes_all, 1,
+         "exponentiate, and let sum be the total"),
+    TEST(a_row_that_sees_nothing_is_all_zeros, 1,
+         "give zeros to a row that sees nothing"),
+    TEST(softmax_works_in_place, 1, "exponentiate, and let sum be the total"),
+    TEST(scores_are_divided_by_the_root_of_the_head_width, 1,
+         "let scale bring the scores back to unit variance"),
+    TEST(each_query_meets_each_key_of_its_own_slice, 1,
+         "score the keys that query i may see"),
+    TEST(what_the_mask_hides_is_never_read, 1,
+         "score the keys that query i may see"),
+    TEST(the_context_is_the_weighted_sum_of_the_values, 1,
+         "add up the values that query i may see"),
+    TEST(attention_agrees_with_its_definition_in_double, 1,
+         "attention from queries to context"),
+    TEST(trace_embedding, 1, "embed the tokens"),
+    TEST(trace_attention_norm, 1, "run one block"),
+    TEST(trace_qkv, 1, "attend"),
+    TEST(trace_key_and_value, 1, "split queries, keys and values into heads"),
+    TEST(trace_scores, 1, "let each query weigh the keys that it may see"),
+    TEST(trace_probs, 1, "let each query weigh the keys that it may see"),
+    TEST(trace_merged, 1, "let each query weigh the keys that it may see"),
+    TEST(trace_attention, 1, "attend"),
+    TEST(trace_residual, 1, "add the attention to the stream"),
+    TEST(trace_mlp_norm, 1, "run one block"),
+    TEST(trace_up, 1, "expand, bend and contract each token"),
+    TEST(trace_gelu, 1, "expand, bend and contract each token"),
+    TEST(trace_down, 1, "expand, bend and contract each token"),
+    TEST(trace_every_block, 1, "add the feed-forward output to the stream"),
+    TEST(trace_final_norm, 1, "turn the stream into logits"),
+    TEST(trace_logits, 1, "turn the stream into logits"),
+    TEST(trace_has_nothing_that_we_do_not_compute, 1,
+         "names, places and shapes of the activations"),
+    TEST(a_prefix_gives_the_logits_of_the_prefix, 1,
+         "decide whether query i may see key j"),
+    TEST(the_pass_agrees_with_a_second_one_in_double, 1, "run one block"),
+    TEST(any_number_of_heads_agrees_with_it, 1, "copy head h of token t"),
+    TEST(a_changed_future_token_leaves_earlier_logits_alone, 1,
+         "decide whether query i may see key j"),
+    TEST(a_row_of_the_batch_gives_the_same_bits_alone, 1,
+         "copy head h of token t"),
+    TEST(a_prefix_gives_the_same_bits_as_the_whole, 1,
+         "decide whether query i may see key j"),
+    TEST(the_same_call_twice_gives_the_same_bits, 1, "the forward pass"),
+    TEST(logits_have_a_row_of_the_vocabulary_for_each_token, 0,
+         "make room for the results"),
+    TEST(the_head_is_the_token_embedding, 0, "turn the stream into logits"),
+    TEST(every_activation_is_found_by_its_name, 0,
+         "find an activation by its name"),
+    TEST(an_id_outside_the_vocabulary_is_named_by_its_index, 0,
+         "refuse ids outside the vocabulary"),
+    TEST(the_context_is_full_at_its_length_and_not_before, 0,
+         "refuse what the contract does not allow"),
+    TEST(an_empty_or_boundless_batch_is_refused, 0,
+         "refuse what the contract does not allow"),
+    TEST(a_missing_argument_is_named, 0, "refuse missing arguments"),
+    TEST(results_must_be_empty, 0, "refuse results that are not empty"),
+    TEST(a_config_that_is_refused_makes_no_model, 0, "the model"),
+    TEST(activations_that_do_not_fit_are_refused, 0,
+         "allocate the activations"),
+    TEST(a_model_that_cannot_be_allocated_leaves_nothing, 0, "the model"),
+    TEST(a_call_that_runs_out_of_memory_leaves_nothing, 0,
+         "hand the results over, or nothing"),
+};
+SUITE("2 the forward pass", tests);
