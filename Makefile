@@ -123,34 +123,34 @@ ONE := $(MAKE) --no-print-directory N
 .PHONY: compile check check-every wrong tangled check-tangled tools \
     asan valgrind coverage clang lint clean help
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
-	@$(ONE)=$* verdict
+	+@$(ONE)=$* verdict
 compile: tools  ## compile the program and every suite
-	@$(ONE)=$(LAST) ALL=1 program suites
+	+@$(ONE)=$(LAST) ALL=1 program suites
 	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
 check: tools  ## run every suite against the whole book
-	@$(ONE)=$(LAST) ALL=1 program verdict
+	+@$(ONE)=$(LAST) ALL=1 program verdict
 	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
 check-every: $(STAGES:%=chapter-%)  ## chapter-1, chapter-2, ... each alone
 tier-%: $(TANGLE)  ## tier-0 .. tier-3: the tests of one tier of the lab
-	@$(ONE)=$(LAST) ALL=1 TIER=$* tier
+	+@$(ONE)=$(LAST) ALL=1 TIER=$* tier
 wrong: $(STAGES:%=wrong-%)  ## every wrong path must be caught and routed
 wrong-%: $(TANGLE)  ## wrong-N: the wrong paths of chapter N
-	@$(ONE)=$* wrong-paths
+	+@$(ONE)=$* wrong-paths
 
 asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
-	@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 CK_FORK=no \
+	+@ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 CK_FORK=no \
 	 $(ONE)=$(LAST) ALL=1 VARIANT=asan OPTIMIZE=-O1 \
 	 EXTRA='-fsanitize=address,undefined -fno-sanitize-recover=all' \
 	 program verdict
 valgrind: $(TANGLE)  ## every suite under valgrind
-	@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
+	+@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
 	 RUN='valgrind -q --leak-check=full --error-exitcode=9' program verdict
 clang: $(TANGLE)  ## every suite compiled with clang
-	@$(ONE)=$(LAST) ALL=1 VARIANT=clang CC=clang program verdict
+	+@$(ONE)=$(LAST) ALL=1 VARIANT=clang CC=clang program verdict
 coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
 	@find build/coverage -name '*.gcda' -delete 2>/dev/null; true
 	@rm -f build/coverage/$(LAST)/*.passed
-	@$(ONE)=$(LAST) ALL=1 VARIANT=coverage OPTIMIZE=-O0 LINES= \
+	+@$(ONE)=$(LAST) ALL=1 VARIANT=coverage OPTIMIZE=-O0 LINES= \
 	 EXTRA='--coverage' program verdict
 	@gcovr --root . --object-directory build/coverage/$(LAST)/obj \
 	    --filter 'build/coverage/$(LAST)/src/' --print-summary \
