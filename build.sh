@@ -3,7 +3,7 @@
 set -u
 cd "$(dirname "$0")" || exit 1
 
-TOOLS="gcc make noweb check pkg-config libcjson-dev libyaml-dev"
+TOOLS="gcc libc6-dev make noweb check pkg-config libcjson-dev libyaml-dev"
 WEAVING="pandoc texlive-xetex texlive-latex-recommended texlive-latex-extra
  texlive-fonts-recommended fonts-dejavu fonts-texgyre lmodern librsvg2-bin
  graphviz gnuplot-nox"
