@@ -1,0 +1,102 @@
+# Weaving: the chapters become build/html/ and build/pdf/. Included by the
+# Makefile at the top, which gives NW, CC, WARNINGS.
+#
+#   markup | weave  ->  build/weave/md/*.md     once for the whole book
+#   pandoc          ->  build/html/*.html       once for each page that changed
+#   pandoc          ->  build/weave/tex/*.tex   likewise
+#   xelatex         ->  build/pdf/…             until the page numbers stand
+
+BOOK_TITLE  ?= Tiny GPT, literately
+BOOK_PDF    := build/pdf/tiny-gpt-literately.pdf
+# what must be up to date before commands in the pages run; may be empty
+WEAVE_NEEDS ?= check
+WEAVE_FLAGS ?=
+MARKUP      ?= /usr/lib/noweb/markup
+PANDOC      ?= pandoc
+XELATEX     ?= xelatex
+
+weave_pages := $(patsubst book/%.nw,%,$(NW)) chunks identifiers
+weave_html  := $(addprefix build/html/,$(addsuffix .html,index $(weave_pages)))
+weave_tex   := $(addprefix build/weave/tex/,$(addsuffix .tex,$(weave_pages)))
+weave_style := build/html/book.css build/html/book.js
+weave_nw    := $(shell grep -l '^<<weave/' $(NW) /dev/null)
+weave_lua   := build/tool/weave/weave.lua
+
+.PHONY: html pdf book check-links weave-force
+book: html pdf  ## weave the HTML pages and the PDF
+html: $(weave_html) $(weave_style)  ## weave the HTML pages: build/html/
+	@for f in build/html/*.html; do case " $(weave_html) " in \
+	    *" $$f "*) ;; *) rm -f "$$f" ;; esac; done
+pdf: $(BOOK_PDF)  ## weave the PDF: build/pdf/
+
+# the weaver itself: notangle touches a file only when its text has changed
+build/tool/weave/%: $(weave_nw)
+	@mkdir -p $(@D)
+	@notangle -Rweave/$* $(weave_nw) > $@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+build/bin/weave build/bin/checklinks: build/bin/%: build/tool/weave/%.c
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -g $(WARNINGS) $< \
+	    $(if $(filter weave,$*),-lyaml) -o $@.new && mv $@.new $@
+.PRECIOUS: build/tool/weave/%
+
+# The weaver runs at every weave: it takes a fraction of a second, and knows
+# by content which pages and which command outputs are still good.
+build/weave/stamp: weave-force build/bin/weave $(NW) | $(WEAVE_NEEDS)
+	@mkdir -p $(@D)
+	@$(MARKUP) $(NW) > build/weave/stream.new
+	@mv build/weave/stream.new build/weave/stream
+	@build/bin/weave $(WEAVE_FLAGS) -o build -t '$(BOOK_TITLE)' \
+	    < build/weave/stream
+	@touch $@
+weave-force: ;
+build/weave/md/%.md: build/weave/stamp ; @test -f $@
+build/weave/book.tex: build/weave/stamp ; @test -f $@
+.PRECIOUS: build/weave/md/%.md build/weave/tex/%.tex
+
+weave_markdown := markdown-auto_identifiers-implicit_figures-tex_math_single_backslash
+weave_pandoc = $(PANDOC) -f $(weave_markdown) --no-highlight \
+    --fail-if-warnings --lua-filter=$(weave_lua)
+
+build/html/%.html: build/weave/md/%.md book/style/page.html $(weave_lua)
+	@$(weave_pandoc) -t html5 --mathml --toc --toc-depth=3 \
+	    --template=book/style/page.html $< -o $@.new && mv $@.new $@
+$(weave_style): build/html/%: book/style/%
+	@mkdir -p $(@D)
+	@cp $< $@
+build/weave/tex/%.tex: build/weave/md/%.md $(weave_lua)
+	@$(weave_pandoc) -t latex --top-level-division=chapter $< -o $@.new \
+	    && mv $@.new $@
+
+# XeLaTeX runs until its cross references stand still. A glyph that no font
+# has, a line of code cut at the margin and a dead reference are failures.
+weave_log := build/weave/pdf/book.log
+$(BOOK_PDF): $(weave_tex) build/weave/book.tex book/style/book.tex
+	@mkdir -p build/pdf build/weave/pdf build/weave/fig
+	@for f in build/html/fig/*.svg; do \
+	    p=build/weave/fig/$$(basename $$f .svg).pdf; \
+	    if [ -f $$f ] && [ ! $$p -nt $$f ]; then \
+	        rsvg-convert -f pdf -o $$p $$f || exit 1; fi; done
+	@seen() { cat build/weave/pdf/book.aux build/weave/pdf/book.toc \
+	        2>/dev/null | cksum; }; \
+	for pass in 1 2 3 4 5; do \
+	    before=$$(seen); \
+	    max_print_line=999 $(XELATEX) -no-pdf -halt-on-error \
+	        -interaction=nonstopmode -file-line-error \
+	        -output-directory=build/weave/pdf build/weave/book.tex \
+	        > build/weave/pdf/out.txt < /dev/null || { \
+	        grep -A6 -E '^(!|[^ ]+:[0-9]+: )' $(weave_log) | head -20; \
+	        rm -f build/weave/pdf/book.aux; exit 1; }; \
+	    [ "$$before" = "$$(seen)" ] && break; done; true
+	@! grep -hE 'Missing character|code line too wide|Reference .* undefined|multiply.defined|Rerun to get' \
+	    $(weave_log) >&2
+	@xdvipdfmx -q -o $@.new build/weave/pdf/book.xdv && mv $@.new $@
+
+check-links: html build/bin/checklinks  ## every link resolves; valid HTML
+	@build/bin/checklinks $(weave_html)
+	@failed=0; for f in $(weave_html); do \
+	    tidy -q -e --show-warnings yes --drop-empty-elements no \
+	        --mute-id yes --mute PROPRIETARY_ATTRIBUTE $$f \
+	        > build/weave/tidy.txt 2>&1 || { \
+	        sed "s|^|$$f: |" build/weave/tidy.txt; failed=1; }; done; \
+	    exit $$failed
