@@ -929,12 +929,13 @@ START_TEST(logits_that_break_down_name_step_and_row)
     input.on_step = watch;
     input.context = &all;
     long live = allocator_live();
-    expect_refusal(tiny_gpt_generate(model, &input, &output, &error),
-                   "step 2, row 0: logits[0]");
+    enum status status = tiny_gpt_generate(model, &input, &output, &error);
+    live -= allocator_live();
+    ck_assert_int_eq(live, 0);
+    expect_refusal(status, "step 2, row 0: logits[0]");
     ck_assert_int_eq(steps_seen, 2);
     ck_assert_ptr_null(output.ids);
     ck_assert_int_eq(output.batch, 0);
-    ck_assert_int_eq(allocator_live(), live);
     ck_assert_int_eq(tiny_gpt_generate(model, &input, &output, NULL),
                      STATUS_INVALID);
     tiny_gpt_free(&model);
@@ -956,10 +957,11 @@ START_TEST(every_allocation_may_fail)
         allocator_fail_at(n);
         enum status status = tiny_gpt_generate(model, &input, &output,
                                                &error);
+        live -= allocator_live();
         if (!allocator_stop())
             break;
+        ck_assert_int_eq(live, 0);
         ck_assert_int_eq(status, STATUS_NO_MEMORY);
-        ck_assert_int_eq(allocator_live(), live);
         ck_assert_ptr_null(output.ids);
         ck_assert_int_eq(tiny_gpt_mode(model), MODE_TRAINING);
         expect_same_generator(&generator, &before);
@@ -974,3 +976,79 @@ START_TEST(every_allocation_may_fail)
     tiny_gpt_free(&model);
 }
 END_TEST
+
+/* ------------------------------------------------------------- the table */
+
+static const struct test tests[] = {
+    TEST(greedy_takes_the_lowest_of_equal_maxima, 3,
+         "keep the first of equal maxima"),
+    TEST(greedy_finds_the_maximum_wherever_it_is, 3,
+         "choose the largest logit"),
+    TEST(logits_that_are_not_numbers_are_refused_by_id, 3,
+         "refuse logits that are not numbers"),
+    TEST(logits_without_a_finite_one_are_refused, 3,
+         "check a row of logits"),
+    TEST(one_step_matches_the_inverse_cdf, 3,
+         "weigh an id at this temperature"),
+    TEST(extreme_temperatures_stay_numbers, 3,
+         "weigh an id at this temperature"),
+    TEST(a_tie_at_a_tiny_temperature_is_shared, 3,
+         "weigh an id at this temperature"),
+    TEST(a_target_of_zero_never_takes_an_impossible_id, 3,
+         "walk up the weights until they pass target"),
+    TEST(ruled_out_ids_are_never_drawn, 3,
+         "walk up the weights until they pass target"),
+    TEST(frequencies_pass_chi_square_against_the_softmax, 3,
+         "let total be the sum of the weights"),
+    TEST(one_id_costs_one_uniform_draw, 3, "draw from the softmax"),
+    TEST(what_cannot_be_sampled_from_is_refused, 3,
+         "refuse what cannot be sampled from"),
+    TEST(missing_arguments_are_refused, 3,
+         "refuse missing or occupied arguments"),
+    TEST(prompts_without_rows_or_tokens_are_refused, 3,
+         "refuse a prompt without rows or tokens"),
+    TEST(the_context_is_checked_before_the_first_step, 3,
+         "refuse a request that the context cannot hold"),
+    TEST(prompt_ids_outside_the_vocabulary_are_refused_by_index, 3,
+         "refuse prompt ids outside the vocabulary"),
+    TEST(options_out_of_range_are_refused, 3, "refuse options out of range"),
+    TEST(zero_new_tokens_return_a_copy, 3,
+         "copy the prompts to the beginning of each row"),
+    TEST(a_prompt_is_answered_at_its_last_position, 3,
+         "let logits be the row's at the last position"),
+    TEST(greedy_matches_the_golden_continuation, 3,
+         "feed the prompt once, then one id a row"),
+    TEST(greedy_equals_recomputing_the_whole_prefix, 3,
+         "feed the prompt once, then one id a row"),
+    TEST(greedy_draws_nothing, 3,
+         "choose the largest logit and draw nothing"),
+    TEST(the_generator_advances_one_draw_a_row_and_step, 3,
+         "choose and append for every row"),
+    TEST(sampling_equals_an_explicit_loop_over_whole_prefixes, 3,
+         "choose and append for every row"),
+    TEST(equal_seeds_give_equal_tokens, 3, "describe the run"),
+    TEST(a_batch_row_says_what_it_says_alone, 3,
+         "choose and append for every row"),
+    TEST(the_run_ends_with_the_last_row, 3,
+         "say whether every row has finished"),
+    TEST(an_eos_in_the_prompt_finishes_nothing, 3,
+         "note the rows that just emitted EOS"),
+    TEST(a_finished_row_is_filled_with_eos, 3,
+         "fill a finished row with EOS"),
+    TEST(a_finished_row_still_uses_its_draw, 3,
+         "use up the finished row's draw"),
+    TEST(rows_that_stop_early_are_closed_up, 3, "close the rows up"),
+    TEST(the_caller_sees_each_step_and_can_stop, 3,
+         "stop when the caller or every row says so"),
+    TEST(generation_ignores_dropout, 3, "decode in evaluation mode"),
+    TEST(the_mode_is_restored_on_success_and_on_error, 3,
+         "restore the mode"),
+    TEST(a_failed_run_leaves_the_generator_alone, 3,
+         "hand the generator's state back"),
+    TEST(logits_that_break_down_name_step_and_row, 3,
+         "choose and append for every row"),
+    TEST(every_allocation_may_fail, 3,
+         "allocate the run's arrays, all or none"),
+};
+
+SUITE("chapter 6, generation", tests);
