@@ -10,7 +10,7 @@
 #include "generate.h"
 #include "model.h"
 #include "sampler.h"
-#include "training.h"
+#include "mode.h"
 #include "support/allocator.h"
 #include "support/compare.h"
 #include "support/golden.h"
