@@ -7,10 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "generate.h"
-#include "model.h"
-#include "sampler.h"
 #include "mode.h"
+#include "model.h"
+#include "model_file.h"
+#include "sampler.h"
 #include "support/allocator.h"
 #include "support/compare.h"
 #include "support/golden.h"
@@ -977,6 +980,332 @@ START_TEST(every_allocation_may_fail)
 }
 END_TEST
 
+/* ----------------------------------------------------------- the commands */
+
+#ifndef TINYGPT_PROGRAM
+#define TINYGPT_PROGRAM "build/bin/tinygpt"
+#endif
+
+static char directory[64], said[65536];
+
+/* Saves the model where the commands can find it. */
+static void put_on_disk(struct tiny_gpt *model)
+{
+    snprintf(directory, sizeof directory, "/tmp/tinygpt-6-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    enum status status = tiny_gpt_save(model, directory, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+}
+
+static void take_off_disk(void)
+{
+    char path[128];
+    const char *const files[] = { "config.json", "model.safetensors" };
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, files[i]);
+        remove(path);
+    }
+    rmdir(directory);
+}
+
+/* Runs a line of the shell; said receives its output. Returns the status. */
+static int shell(const char *line)
+{
+    FILE *pipe = popen(line, "r");
+    ck_assert_ptr_nonnull(pipe);
+    size_t length = fread(said, 1, sizeof said - 1, pipe);
+    said[length] = '\0';
+    int status = pclose(pipe);
+    ck_assert_msg(WIFEXITED(status), "%s: killed", line);
+    return WEXITSTATUS(status);
+}
+
+/* Runs "tinygpt ARGUMENTS", with DIR standing for the directory. */
+static int tinygpt(const char *arguments)
+{
+    char line[512];
+    const char *hole = strstr(arguments, "DIR");
+    if (hole == NULL)
+        snprintf(line, sizeof line, "%s %s", TINYGPT_PROGRAM, arguments);
+    else
+        snprintf(line, sizeof line, "%s %.*s%s%s", TINYGPT_PROGRAM,
+                 (int)(hole - arguments), arguments, directory, hole + 3);
+    return shell(line);
+}
+
+/* Bad input: status 1, one line on stderr that has the word, no output. */
+static void complains(const char *arguments, int status, const char *word)
+{
+    char both[512];
+    snprintf(both, sizeof both, "%s 2>/dev/null", arguments);
+    ck_assert_int_eq(tinygpt(both), status);
+    ck_assert_msg(said[0] == '\0', "%s: output \"%s\"", arguments, said);
+    snprintf(both, sizeof both, "%s 2>&1 >/dev/null", arguments);
+    ck_assert_int_eq(tinygpt(both), status);
+    ck_assert_msg(strstr(said, word) != NULL, "%s: \"%s\" does not say %s",
+                  arguments, said, word);
+    ck_assert_msg(strchr(said, '\n') == said + strlen(said) - 1,
+                  "%s: not one line: \"%s\"", arguments, said);
+}
+
+START_TEST(the_generate_command_says_what_the_library_says)
+{
+    struct tiny_gpt *model = golden_model(0);
+    const int32_t ids[] = { 4, 8, 9 };
+    put_on_disk(model);
+    for (int temperature = 0; temperature < 2; temperature++) {
+        char line[256], expected[256] = "{\"tokens\":[", plain[256] = "";
+        struct generator generator = seeded(5);
+        struct generate_output output = generate(model,
+            (struct generate_input){
+                .ids = ids, .batch = 1, .tokens = 3, .max_new_tokens = 6,
+                .eos_token_id = NO_EOS, .temperature = temperature,
+                .generator = &generator });
+        for (int t = 3; t < 9; t++) {
+            size_t a = strlen(expected), b = strlen(plain);
+            snprintf(expected + a, sizeof expected - a, t == 3 ? "%d" : ",%d",
+                     output.ids[t]);
+            snprintf(plain + b, sizeof plain - b, t == 3 ? "%d" : " %d",
+                     output.ids[t]);
+        }
+        strcat(expected, "]}\n");
+        strcat(plain, "\n");
+        snprintf(line, sizeof line, "generate --model DIR --prompt-ids 4,8,9"
+                 " --max-new-tokens 6 --temperature %d --seed 5 --json",
+                 temperature);
+        ck_assert_int_eq(tinygpt(line), 0);
+        ck_assert_str_eq(said, expected);
+        *strstr(line, " --json") = '\0';
+        ck_assert_int_eq(tinygpt(line), 0);
+        ck_assert_str_eq(said, plain);
+        generate_output_free(&output);
+    }
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(the_generate_command_stops_at_eos)
+{
+    struct tiny_gpt *model = scripted_model(staggered);
+    put_on_disk(model);
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt-ids 2 "
+                             "--max-new-tokens 7 --eos 0 --json"), 0);
+    ck_assert_str_eq(said, "{\"tokens\":[3,0]}\n");
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt-ids 2 "
+                             "--max-new-tokens 7 --eos=0"), 0);
+    ck_assert_str_eq(said, "3\n");      /* the mark is not shown */
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt-ids 2,3 "
+                             "--max-new-tokens 0 --json"), 0);
+    ck_assert_str_eq(said, "{\"tokens\":[]}\n");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+/* 256 ids, all weights zero but the token rows, which are one-hot in one of
+   two channels: the model repeats what it read. */
+static struct tiny_gpt *byte_model(void)
+{
+    const struct gpt_config config = {
+        .vocab_size = 256, .context_length = 20, .d_model = 256,
+        .n_layers = 1, .n_heads = 1, .d_ff = 1, .layer_norm_eps = 1e-5,
+    };
+    struct tiny_gpt *model = NULL;
+    ck_assert_int_eq(tiny_gpt_new(&model, &config, &error), STATUS_OK);
+    struct parameters *p = tiny_gpt_parameters(model);
+    fill(&p->final_norm.weight, 1);
+    for (int id = 0; id < 256; id++)
+        p->token_embedding.weight.data[257 * id] = 1;
+    return model;
+}
+
+START_TEST(text_goes_in_and_comes_out_as_bytes)
+{
+    struct tiny_gpt *model = byte_model();
+    put_on_disk(model);
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt abc "
+                             "--max-new-tokens 4"), 0);
+    ck_assert_str_eq(said, "cccc");
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt-ids 97,233 "
+                             "--max-new-tokens 2"), 0);
+    ck_assert_str_eq(said, "\xe9\xe9");
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt \xc3\xa9 "
+                             "--max-new-tokens 1 --json"), 0);
+    ck_assert_str_eq(said, "{\"tokens\":[169]}\n");
+    complains("generate --model DIR --prompt '' --max-new-tokens 1", 1,
+              "prompt is empty");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+/* Reads {"rows":[[…]]} of width floats a row; exact, as %.9g promises. */
+static int read_rows(float *rows, int width)
+{
+    const char *at = said;
+    int count = 0;
+    ck_assert_msg(strncmp(at, "{\"rows\":[", 9) == 0, "%s", said);
+    for (at += 9; *at == '[' || *at == ','; count++) {
+        at += *at == ',';
+        for (int v = 0; v < width; v++) {
+            char *end;
+            ck_assert_int_eq(*at, v == 0 ? '[' : ',');
+            rows[count * width + v] = strtof(at + 1, &end);
+            at = end;
+        }
+        ck_assert_int_eq(*at++, ']');
+    }
+    ck_assert_str_eq(at, "]}\n");
+    return count;
+}
+
+START_TEST(the_logits_command_gives_the_rows_that_predict)
+{
+    struct tiny_gpt *model = golden_model(0);
+    struct golden *golden = golden_open("gpt_tiny");
+    const int32_t *ids = golden_get(golden, "in.ids")->ids;
+    const float *expected = golden_get(golden, "out.logits")->f32 + 2 * 23;
+    static float rows[2][8 * 23];
+    put_on_disk(model);
+    for (int k = 0; k < 2; k++) {
+        char line[256];
+        snprintf(line, sizeof line, "logits --model DIR --prompt-ids "
+                 "%d,%d,%d --continuation-ids %d,%d,%d,%d --json%s", ids[0],
+                 ids[1], ids[2], ids[3], ids[4], ids[5], ids[6],
+                 k == 0 ? "" : " --no-cache");
+        ck_assert_int_eq(tinygpt(line), 0);
+        ck_assert_int_eq(read_rows(rows[k], 23), 4);
+        expect_close("rows", rows[k], expected, 4 * 23, 2,
+                     (const int[]){ 4, 23 }, TOLERANCE);
+    }
+    float last[23];
+    full_logits(model, ids, 6, last);
+    expect_same_bits("the last row without a cache", rows[1] + 3 * 23, last,
+                     sizeof last);
+    golden_close(golden);
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(the_commands_refuse_bad_input_in_one_line)
+{
+    struct tiny_gpt *model = golden_model(0);
+    put_on_disk(model);
+    complains("generate --model DIR --prompt hi --max-new-tokens 1", 1,
+              "vocab_size 256");
+    complains("generate --model DIR --prompt-ids '' --max-new-tokens 1", 1,
+              "prompt is empty");
+    complains("generate --model DIR --prompt-ids 1,23 --max-new-tokens 1", 1,
+              "ids[0,1]");
+    complains("generate --model DIR --prompt-ids 1,2 --max-new-tokens 11", 1,
+              "context_length 12");
+    complains("generate --model DIR --prompt-ids 1 --max-new-tokens 1 "
+              "--temperature -1", 1, "temperature");
+    complains("generate --model DIR --prompt-ids 1 --max-new-tokens 1 "
+              "--eos 23", 1, "eos_token_id");
+    complains("generate --model /nonexistent --prompt-ids 1 "
+              "--max-new-tokens 1", 1, "/nonexistent");
+    complains("generate --model DIR --max-new-tokens 1", 2, "--prompt");
+    complains("generate --model DIR --prompt a --prompt-ids 1 "
+              "--max-new-tokens 1", 2, "--prompt");
+    complains("generate --model DIR --prompt-ids 1", 2, "--max-new-tokens");
+    complains("generate --prompt-ids 1 --max-new-tokens 1", 2, "--model");
+    complains("generate --model DIR --frobnicate", 2, "--frobnicate");
+    complains("logits --model DIR --prompt-ids '' --continuation-ids 1", 1,
+              "prompt is empty");
+    complains("logits --model DIR --prompt-ids 1,99 --continuation-ids 1", 1,
+              "--prompt-ids[1]");
+    complains("logits --model DIR --prompt-ids 1 --continuation-ids 1,23",
+              1, "--continuation-ids[1]");
+    complains("logits --model DIR --prompt-ids 1,2,3,4,5,6 "
+              "--continuation-ids 1,2,3,4,5,6,7", 1, "context_length 12");
+    complains("logits --model DIR --prompt-ids 1", 2, "--continuation-ids");
+    complains("logits --frobnicate", 2, "--frobnicate");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(the_commands_refuse_a_damaged_checkpoint)
+{
+    struct tiny_gpt *model = golden_model(0);
+    char path[128];
+    put_on_disk(model);
+    snprintf(path, sizeof path, "%s/model.safetensors", directory);
+    ck_assert_int_eq(truncate(path, 5000), 0);
+    complains("generate --model DIR --prompt-ids 1 --max-new-tokens 1", 1,
+              "model.safetensors");
+    complains("logits --model DIR --prompt-ids 1 --continuation-ids 1", 1,
+              "model.safetensors");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(logits_that_are_not_numbers_are_not_printed)
+{
+    struct tiny_gpt *model = breaking_model();
+    put_on_disk(model);
+    complains("logits --model DIR --prompt-ids 5,4 "
+              "--continuation-ids 5,4,5,4", 1, "row 2: logits[0]");
+    complains("generate --model DIR --prompt-ids 5,4 --max-new-tokens 4 "
+              "--json", 1, "step 2, row 0");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+START_TEST(an_output_that_cannot_be_written_is_an_error)
+{
+    struct tiny_gpt *model = golden_model(0);
+    put_on_disk(model);
+    const char *const lines[] = {
+        "generate --model DIR --prompt-ids 1 --max-new-tokens 9",
+        "generate --model DIR --prompt-ids 1 --max-new-tokens 9 --json",
+        "logits --model DIR --prompt-ids 1 --continuation-ids 1,2 --json",
+    };
+    for (int k = 0; k < 3; k++) {
+        char line[256];
+        snprintf(line, sizeof line, "%s 2>&1 >/dev/full", lines[k]);
+        ck_assert_int_eq(tinygpt(line), 1);
+        ck_assert_msg(strstr(said, "cannot write: No space") != NULL, "%s",
+                      said);
+        ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
+    }
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
+/* A pipe without a reader, made of a FIFO: opened for both, then for writing,
+   then closed for reading. */
+START_TEST(a_reader_that_went_away_is_an_error)
+{
+    struct tiny_gpt *model = golden_model(0);
+    put_on_disk(model);
+    const char *const lines[] = {
+        "generate --max-new-tokens 9",
+        "generate --max-new-tokens 9 --json",
+        "logits --continuation-ids 1,2 --json",
+    };
+    for (int k = 0; k < 3; k++) {
+        char line[512];
+        snprintf(line, sizeof line, "cd %s && mkfifo f && exec 3<>f 4>f 3<&- "
+                 "&& rm f && cd - >/dev/null && %s %s --model %s "
+                 "--prompt-ids 1 2>&1 >&4", directory, TINYGPT_PROGRAM,
+                 lines[k], directory);
+        ck_assert_int_eq(shell(line), 1);
+        ck_assert_msg(strstr(said, "cannot write: Broken pipe") != NULL,
+                      "%s", said);
+        ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
+    }
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
 /* ------------------------------------------------------------- the table */
 
 static const struct test tests[] = {
@@ -1049,6 +1378,22 @@ static const struct test tests[] = {
          "choose and append for every row"),
     TEST(every_allocation_may_fail, 3,
          "allocate the run's arrays, all or none"),
+    TEST(the_generate_command_says_what_the_library_says, 3,
+         "generating with a model of the disk"),
+    TEST(the_generate_command_stops_at_eos, 3, "showing what is generated"),
+    TEST(text_goes_in_and_comes_out_as_bytes, 3, "reading a prompt"),
+    TEST(the_logits_command_gives_the_rows_that_predict, 3,
+         "feed what row k has not seen"),
+    TEST(the_commands_refuse_bad_input_in_one_line, 3,
+         "insist on what has no default"),
+    TEST(the_commands_refuse_a_damaged_checkpoint, 3,
+         "generating with a model of the disk"),
+    TEST(logits_that_are_not_numbers_are_not_printed, 3,
+         "take the row of the last position"),
+    TEST(an_output_that_cannot_be_written_is_an_error, 3,
+         "showing what is generated"),
+    TEST(a_reader_that_went_away_is_an_error, 3,
+         "let a reader that went away be an error like any other"),
 };
 
 SUITE("chapter 6, generation", tests);
