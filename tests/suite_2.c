@@ -10,6 +10,7 @@
 #include "attention.h"
 #include "embedding.h"
 #include "gelu.h"
+#include "ledger.h"
 #include "linear.h"
 #include "mask.h"
 #include "model.h"
@@ -985,6 +986,57 @@ START_TEST(every_activation_is_found_by_its_name)
 }
 END_TEST
 
+/* ---------------------------------------------- the ledger and the pass */
+
+static void expect_row(const struct ledger *ledger, const char *name,
+                       const struct tensor *tensor)
+{
+    const struct ledger_row *row = ledger_find(ledger, name);
+    ck_assert_msg(row != NULL, "the ledger has no row %s", name);
+    ck_assert_msg(tensor != NULL, "the pass makes no %s", name);
+    ck_assert_int_eq(row->owner, OWNER_CALL);
+    ck_assert_int_eq(row->rank, tensor->rank);
+    for (int k = 0; k < row->rank; k++)
+        ck_assert_msg(row->shape[k] == tensor->shape[k],
+                      "%s: dimension %d is %d in the ledger, %d in the pass",
+                      name, k, row->shape[k], tensor->shape[k]);
+    ck_assert_uint_eq(row->bytes, tensor_size(tensor) * sizeof (float));
+}
+
+/* Both ways: each row is made, and all that is made has a row. */
+START_TEST(the_ledger_lists_what_the_pass_makes)
+{
+    const int sizes[][2] = {{1, 1}, {3, 9}, {2, 5}, {4, 2}};
+    struct tiny_gpt *model = random_model(&small);
+    for (size_t k = 0; k < LENGTH(sizes); k++) {
+        const int batch = sizes[k][0], tokens = sizes[k][1];
+        struct activations activations = {0};
+        struct forward_output output = run(model, some_ids, batch, tokens,
+                                           &activations);
+        struct ledger ledger = {0};
+        ck_assert_int_eq(ledger_new(&ledger, &small, batch, tokens, 0, NULL),
+                         STATUS_OK);
+        int rows = 0;
+        for (int r = 0; r < ledger.count; r++) {
+            const char *name = ledger.rows[r].name;
+            if (ledger.rows[r].owner != OWNER_CALL
+                || strcmp(name, "ids") == 0)
+                continue;
+            expect_row(&ledger, name, strcmp(name, "logits") == 0
+                       ? &output.logits : activations_find(&activations, name));
+            rows++;
+        }
+        ck_assert_int_eq(rows, 3 + 3 * (int)LENGTH(block_names));
+        ck_assert_uint_eq(ledger_find(&ledger, "keep")->bytes,
+                          (size_t)tokens * (size_t)tokens * sizeof (bool));
+        ledger_free(&ledger);
+        activations_free(&activations);
+        forward_output_free(&output);
+    }
+    tiny_gpt_free(&model);
+}
+END_TEST
+
 /* ------------------------------------------------------ what is refused */
 
 /* A refused call sets status and message and leaves everything else. */
@@ -1234,8 +1286,6 @@ END_TEST
 static const struct test tests[] = {
     TEST(a_row_is_the_sum_of_its_token_and_its_position, 1,
          "let token and position be the rows to add"),
-    TEST(the_mean_of_a_row_becomes_the_bias, 1,
-         "normalise, scale and shift the row"),
     TEST(the_variance_divides_by_the_width, 1,
          "let variance be the average squared deviation"),
     TEST(a_large_mean_does_not_drown_a_small_variance, 1,
@@ -1244,11 +1294,14 @@ static const struct test tests[] = {
          "let scale turn a deviation into standard deviations"),
     TEST(eps_keeps_a_constant_row_finite, 1,
          "let scale turn a deviation into standard deviations"),
-    TEST(the_norm_works_in_place, 1, "normalise, scale and shift the row"),
+    TEST(the_mean_of_a_row_becomes_the_bias, 1,
+         "scale and shift every element of the row"),
+    TEST(the_norm_works_in_place, 1,
+         "scale and shift every element of the row"),
     TEST(a_linear_layer_multiplies_by_the_rows_of_its_weight, 1,
-         "let sum be input row times weight row o"),
+         "multiply the input row by weight row o"),
     TEST(a_linear_layer_may_have_no_bias, 1,
-         "let sum be input row times weight row o"),
+         "multiply the input row by weight row o"),
     TEST(a_dot_product_counts_its_last_elements, 1,
          "let sum be the dot product of a and b"),
     TEST(a_sum_may_overwrite_an_operand, 1, "add two vectors"),
@@ -1286,9 +1339,9 @@ static const struct test tests[] = {
     TEST(trace_attention_norm, 1, "run one block"),
     TEST(trace_qkv, 1, "attend"),
     TEST(trace_key_and_value, 1, "split queries, keys and values into heads"),
-    TEST(trace_scores, 1, "let each query weigh the keys that it may see"),
-    TEST(trace_probs, 1, "let each query weigh the keys that it may see"),
-    TEST(trace_merged, 1, "let each query weigh the keys that it may see"),
+    TEST(trace_scores, 1, "weigh the keys and mix the values"),
+    TEST(trace_probs, 1, "weigh the keys and mix the values"),
+    TEST(trace_merged, 1, "weigh the keys and mix the values"),
     TEST(trace_attention, 1, "attend"),
     TEST(trace_residual, 1, "add the attention to the stream"),
     TEST(trace_mlp_norm, 1, "run one block"),
@@ -1316,6 +1369,8 @@ static const struct test tests[] = {
     TEST(the_head_is_the_token_embedding, 0, "turn the stream into logits"),
     TEST(every_activation_is_found_by_its_name, 0,
          "find an activation by its name"),
+    TEST(the_ledger_lists_what_the_pass_makes, 0,
+         "names, places and shapes of the activations"),
     TEST(an_id_outside_the_vocabulary_is_named_by_its_index, 0,
          "refuse ids outside the vocabulary"),
     TEST(the_context_is_full_at_its_length_and_not_before, 0,
@@ -1324,10 +1379,10 @@ static const struct test tests[] = {
          "refuse what the contract does not allow"),
     TEST(a_missing_argument_is_named, 0, "refuse missing arguments"),
     TEST(results_must_be_empty, 0, "refuse results that are not empty"),
-    TEST(a_config_that_is_refused_makes_no_model, 0, "the model"),
+    TEST(a_config_that_is_refused_makes_no_model, 0, "create a model"),
     TEST(activations_that_do_not_fit_are_refused, 0,
          "allocate the activations"),
-    TEST(a_model_that_cannot_be_allocated_leaves_nothing, 0, "the model"),
+    TEST(a_model_that_cannot_be_allocated_leaves_nothing, 0, "create a model"),
     TEST(a_call_that_runs_out_of_memory_leaves_nothing, 0,
          "hand the results over, or nothing"),
 };
