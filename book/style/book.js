@@ -7,7 +7,7 @@ function one(s, from) { return (from || document).querySelector(s); }
 function all(s, from) { return Array.from((from || document).querySelectorAll(s)); }
 function script(src, done) {
     var s = document.createElement("script");
-    s.src = src; s.onload = done;
+    s.src = src; s.onload = function () { done(); };
     s.onerror = function () { done(new Error(src)); };
     document.head.appendChild(s);
 }
@@ -31,7 +31,7 @@ window.bookBodies = function (more) { Object.assign(bodies, more); };
 function body(href, use) {              /* href: page.html#anchor or #anchor */
     var at = href.indexOf("#"), id = decodeURIComponent(href.slice(at + 1));
     var page = href.slice(0, at).replace(/\.html$/, "") ||
-        location.pathname.replace(/^.*\//, "").replace(/\.html$/, "");
+        document.body.className.replace("page-", "");
     function found() { if (bodies[id]) use(bodies[id], page + ".html#" + id); }
     if (bodies[id]) { found(); return; }
     if (pages[page]) { pages[page].push(found); return; }
@@ -96,6 +96,7 @@ document.addEventListener("click", function (e) {
 });
 
 /* ------------------------------------------------------------- find */
+var help = one("#help");
 var find = one("#find"), found = one("#found"), chosen = -1, loading = false;
 var kinds = { s: "section", c: "chunk", i: "name" };
 function score(text, words) {
@@ -162,12 +163,12 @@ find.addEventListener("keydown", function (e) {
         if (a) { open(false); find.blur(); location.href = a.href; }
     } else if (e.key === "Escape") { open(false); find.blur(); }
 });
+one("button", help).addEventListener("click", function () { help.close(); });
 document.addEventListener("click", function (e) {
     if (!e.target.closest(".find") || e.target.closest("#found a")) open(false);
 });
 
 /* ------------------------------------------------------------- keys */
-var help = one("#help");
 one("#keys").addEventListener("click", function () { help.showModal(); });
 function chunkNear(step) {
     var list = all(".chunk"), line = 90, i;
