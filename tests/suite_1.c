@@ -240,7 +240,7 @@ START_TEST(legal_configs_pass)
 }
 END_TEST
 
-START_TEST(heads_are_asked_to_be_positive_before_they_divide)
+START_TEST(heads_are_positive_before_they_divide)
 {
     struct gpt_config config = tiny;
     struct error error;
@@ -253,7 +253,7 @@ START_TEST(heads_are_asked_to_be_positive_before_they_divide)
 }
 END_TEST
 
-START_TEST(each_size_that_is_not_positive_is_refused_by_name)
+START_TEST(sizes_not_positive_are_refused_by_name)
 {
     const int bad[] = { 0, -1, INT_MIN };
     for (int i = 0; i < 3; i++) {
@@ -287,7 +287,7 @@ START_TEST(heads_that_leave_a_remainder_are_refused)
 }
 END_TEST
 
-START_TEST(dropout_that_is_no_probability_below_one_is_refused)
+START_TEST(dropout_outside_zero_to_one_is_refused)
 {
     const double bad[] = { NAN, -NAN, 1, 1.5, -5e-324, -1, INFINITY,
                            -INFINITY };
@@ -299,7 +299,7 @@ START_TEST(dropout_that_is_no_probability_below_one_is_refused)
 }
 END_TEST
 
-START_TEST(epsilon_that_is_not_positive_and_finite_is_refused)
+START_TEST(epsilon_not_positive_and_finite_is_refused)
 {
     const double bad[] = { 0, -0.0, -1e-5, NAN, INFINITY, -INFINITY };
     struct gpt_config config = tiny;
@@ -978,7 +978,7 @@ START_TEST(number_beyond_a_double_is_refused)
 }
 END_TEST
 
-START_TEST(value_that_is_no_number_is_refused_by_its_type)
+START_TEST(value_of_another_type_is_refused)
 {
     static const char *const pairs[][2] = {
         { "\"4\"", "n_heads: expected a number, got a string" },
@@ -1578,15 +1578,15 @@ static const struct test tests[] = {
     TEST(formula_says_when_it_overflows, 0,
          "adding a product that may not fit"),
     TEST(legal_configs_pass, 0, "config.c"),
-    TEST(heads_are_asked_to_be_positive_before_they_divide, 0,
+    TEST(heads_are_positive_before_they_divide, 0,
          "refuse sizes that cannot be cut into heads"),
-    TEST(each_size_that_is_not_positive_is_refused_by_name, 0,
+    TEST(sizes_not_positive_are_refused_by_name, 0,
          "refuse a size that is not positive"),
     TEST(heads_that_leave_a_remainder_are_refused, 0,
          "refuse heads that do not divide d_model"),
-    TEST(dropout_that_is_no_probability_below_one_is_refused, 0,
+    TEST(dropout_outside_zero_to_one_is_refused, 0,
          "refuse a dropout outside zero to one"),
-    TEST(epsilon_that_is_not_positive_and_finite_is_refused, 0,
+    TEST(epsilon_not_positive_and_finite_is_refused, 0,
          "refuse an epsilon that is not positive and finite"),
     TEST(qkv_width_beyond_an_int_is_refused, 0,
          "refuse a qkv width that does not fit an int"),
@@ -1608,7 +1608,7 @@ static const struct test tests[] = {
          "refuse a size that is not an int"),
     TEST(number_beyond_a_double_is_refused, 0,
          "refuse a number that no double holds"),
-    TEST(value_that_is_no_number_is_refused_by_its_type, 0,
+    TEST(value_of_another_type_is_refused, 0,
          "refuse a value that is not a number"),
     TEST(field_given_twice_is_refused, 0,
          "refuse a field that was given before"),
