@@ -7,11 +7,10 @@ set ylabel "gelu(x)"
 set y2label "tanh form − exact"
 set y2range [-6e-4:6e-4]
 set yrange [-5:5]
-set y2tics -4e-4,2e-4,4e-4
-set format y2 "%.0te%T"
+set y2tics ("−4e−4" -4e-4, "−2e−4" -2e-4, "0" 0, "2e−4" 2e-4, "4e−4" 4e-4)
 set ytics nomirror
 set grid xtics ytics linecolor rgb "#dddddd"
-set key top left
+set key bottom left
 exact(x) = x * norm(x)
 approximate(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))
 plot exact(x) title "exact GELU" linewidth 2 linecolor rgb "#2f6fab", \
