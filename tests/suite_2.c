@@ -1202,7 +1202,7 @@ START_TEST(activations_that_do_not_fit_are_refused)
     config.n_heads = 1;
     struct activations activations = {0}, empty = {0};
     struct error error = {0};
-    /* B·T·C·4 bytes: 2^15 · 2^15 · 2^29.4 · 4 needs 62 bits, ·3 more */
+    /* each product fits an int; the mask alone would be 70 terabytes */
     long live = allocator_live();
     enum status status = activations_new(&activations, &config, 32768, 32768,
                                          INT_MAX - 40000, &error);
