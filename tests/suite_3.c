@@ -1017,6 +1017,25 @@ START_TEST(what_is_not_a_file_is_refused_by_its_path)
 }
 END_TEST
 
+/* Linux says 4096 bytes of a file below /sys that has a line. Where there is
+   no such file, there is nothing to see. */
+START_TEST(a_file_that_ends_before_its_size_is_refused)
+{
+    static const char path[] = "/sys/kernel/mm/transparent_hugepage/enabled";
+    unsigned char *found = NULL, bytes[8192];
+    size_t length = 77;
+    struct stat facts;
+    struct error error = { STATUS_OK, "" };
+    if (access(path, R_OK) != 0 || stat(path, &facts) != 0
+        || (size_t)facts.st_size <= get_file(path, bytes, sizeof bytes))
+        return;
+    ck_assert_int_eq(file_read(path, &found, &length, &error), STATUS_IO);
+    expect_named(&error, "enabled: ");
+    ck_assert_ptr_null(found);
+    ck_assert_uint_eq(length, 77);
+}
+END_TEST
+
 START_TEST(a_write_replaces_the_whole_file_and_leaves_nothing_else)
 {
     struct error error = { STATUS_OK, "" };
@@ -2099,8 +2118,7 @@ START_TEST(a_save_that_fails_leaves_the_old_model)
     ck_assert_int_eq(tiny_gpt_save(other, inside("a"), &error), STATUS_IO);
     ck_assert_int_eq(entries_in(inside("a")), 2);
     expect_file(inside("a/config.json"), config, config_length);
-    /* a name too long for a draft of the config, not for one of the weights,
-       cannot be had; but a directory that is not one can */
+    /* a directory that is a file, and one whose parent is not there */
     put_file(inside("plain"), "x", 1);
     ck_assert_int_eq(tiny_gpt_save(other, inside("plain"), &error),
                      STATUS_IO);
@@ -2222,6 +2240,8 @@ static const struct test tests[] = {
          "read an open file"),
     TEST(what_is_not_a_file_is_refused_by_its_path, 1,
          "refuse what is not a regular file"),
+    TEST(a_file_that_ends_before_its_size_is_refused, 1,
+         "read bytes until the file ends"),
     TEST(a_write_replaces_the_whole_file_and_leaves_nothing_else, 1,
          "write, publish, discard a draft"),
     TEST(a_full_disk_leaves_the_old_file_as_it_was, 1,
