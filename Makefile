@@ -99,9 +99,14 @@ tier: $(SUITES)
 	    --chunks $(B)/src/.places || failed=1; done; exit $$failed
 
 # one wrong path: tangle with the swap, compile what that changes, link it
-# in front of the chapter's library, and expect the suite to name the owner
-wrong-paths: $(WRONG:%=$(B)/wrong/%/verdict)
-	@cat /dev/null $^
+# in front of the chapter's library, and expect the suite to name the owner.
+# A verdict of failure is printed with the others, and not kept.
+VERDICTS := $(WRONG:%=$(B)/wrong/%/verdict)
+wrong-paths: $(VERDICTS)
+	@cat /dev/null $^; caught=$$(cat /dev/null $^ | grep -c ': caught by '); \
+	 grep -L ': caught by ' $^ /dev/null | grep -v /dev/null | xargs -r rm; \
+	 echo "chapter $(N): $$caught of $(words $(VERDICTS)) wrong paths caught"; \
+	 [ $$caught -eq $(words $(VERDICTS)) ]
 $(B)/wrong/%/verdict: $(B)/files.mk $(SUITES) Makefile
 	@mkdir -p $(@D)/src
 	@$(TANGLE) --lines --wrong $* --out $(@D)/src $(NW_N) > /dev/null
@@ -113,8 +118,7 @@ $(B)/wrong/%/verdict: $(B)/files.mk $(SUITES) Makefile
 	 $(CC) $(CFLAGS) $(WRAP) $(B)/$$s.o $(@D)/*.o $(SUPPORT) \
 	    $(B)/libtinygpt.a $(CHECK_LIBS) $(LDLIBS) -o $(@D)/$$s && \
 	 { printf '%s: ' '$*'; $(@D)/$$s --expect-owner \
-	    "$$(cat $(@D)/src/.owner)" 2> $(@D)/stderr; } \
-	    > $@ || { cat $@; rm -f $@; exit 1; }
+	    "$$(cat $(@D)/src/.owner)" 2> $(@D)/stderr; true; } > $@
 else
 
 # ------------------------------------------------------------------- targets

@@ -97,46 +97,62 @@ static bool wanted(const struct test *test, const struct options *options)
 }
 
 /* One case a test, so that a result leads back to its row of the table. */
-static int add_tests(Suite *check, const struct options *options)
+static void add_test(Suite *check, const struct test *test)
 {
-    int added = 0;
-    for (size_t i = 0; i < suite.count; i++) {
-        if (!wanted(&suite.tests[i], options))
-            continue;
-        TCase *tcase = tcase_create(suite.tests[i].name);
-        tcase_set_timeout(tcase, 60);
-        tcase_add_test(tcase, *suite.tests[i].test);
-        suite_add_tcase(check, tcase);
-        added++;
-    }
-    return added;
+    TCase *tcase = tcase_create(test->name);
+    tcase_set_timeout(tcase, 60);
+    tcase_add_test(tcase, *test->test);
+    suite_add_tcase(check, tcase);
 }
 
-/* The first failure in the order of the table. */
-static const struct test *first_failure(TestResult **failures, int count)
+static bool fails(const struct test *test)
 {
-    const struct test *first = NULL;
-    for (int i = 0; i < count; i++) {
-        const struct test *test = test_of(failures[i]);
-        if (first == NULL || test < first)
-            first = test;
-    }
-    return first;
+    Suite *check = suite_create(suite.title);
+    add_test(check, test);
+    SRunner *runner = srunner_create(check);
+    srunner_run_all(runner, CK_SILENT);
+    bool failed = srunner_ntests_failed(runner) > 0;
+    srunner_free(runner);
+    return failed;
 }
 
-static int judge_owner(const struct test *first, const char *owner)
+/* Runs the tests in the order of the table, up to the first that fails. */
+static int judge_owner(const char *owner)
 {
-    if (first == NULL) {
+    size_t i = 0;
+    while (i < suite.count && !fails(&suite.tests[i]))
+        i++;
+    if (i == suite.count)
         printf("not caught: no test failed; %s is wrong\n", owner);
-        return 1;
-    }
-    if (strcmp(first->owner, owner) != 0) {
+    else if (strcmp(suite.tests[i].owner, owner) != 0)
         printf("misrouted: first failure %s names \"%s\", expected \"%s\"\n",
-               first->name, first->owner, owner);
-        return 1;
+               suite.tests[i].name, suite.tests[i].owner, owner);
+    else {
+        printf("caught by %s\n", suite.tests[i].name);
+        return 0;
     }
-    printf("caught by %s\n", first->name);
-    return 0;
+    return 1;
+}
+
+static int run_suite(const struct options *options)
+{
+    Suite *check = suite_create(suite.title);
+    int added = 0;
+    for (size_t i = 0; i < suite.count; i++)
+        if (wanted(&suite.tests[i], options)) {
+            add_test(check, &suite.tests[i]);
+            added++;
+        }
+    SRunner *runner = srunner_create(check);
+    srunner_run_all(runner, CK_SILENT);
+    int failed = srunner_ntests_failed(runner);
+    TestResult **failures = srunner_failures(runner);
+    for (int i = 0; i < failed; i++)
+        print_failure(failures[i], options);
+    printf("%s: %d passed, %d failed\n", suite.title, added - failed, failed);
+    free(failures);
+    srunner_free(runner);
+    return failed != 0;
 }
 
 int main(int argc, char **argv)
@@ -144,27 +160,10 @@ int main(int argc, char **argv)
     struct options options = { 0 };
     if (parse_options(argc, argv, &options) != 0)
         return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);
     if (options.list)
         return list_tests();
-    Suite *check = suite_create(suite.title);
-    int added = add_tests(check, &options);
-    SRunner *runner = srunner_create(check);
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    srunner_run_all(runner, CK_SILENT);
-    int failed = srunner_ntests_failed(runner);
-    TestResult **failures = srunner_failures(runner);
-    int status;
     if (options.expect_owner != NULL)
-        status = judge_owner(first_failure(failures, failed),
-                             options.expect_owner);
-    else {
-        for (int i = 0; i < failed; i++)
-            print_failure(failures[i], &options);
-        printf("%s: %d passed, %d failed\n", suite.title, added - failed,
-               failed);
-        status = failed != 0;
-    }
-    free(failures);
-    srunner_free(runner);
-    return status;
+        return judge_owner(options.expect_owner);
+    return run_suite(&options);
 }
