@@ -73,9 +73,9 @@ build/weave/tex/%.tex: build/weave/md/%.md $(weave_lua)
 weave_log := build/weave/pdf/book.log
 $(BOOK_PDF): $(weave_tex) build/weave/book.tex book/style/book.tex
 	@mkdir -p build/pdf build/weave/pdf build/weave/fig
-	@for f in build/html/fig/*.svg; do \
-	    p=build/weave/fig/$$(basename $$f .svg).pdf; \
-	    if [ -f $$f ] && [ ! $$p -nt $$f ]; then \
+	@for p in $$(cat $(weave_tex) | grep -oh 'build/weave/fig/[^}]*\.pdf'); do \
+	    f=build/html/fig/$$(basename $$p .pdf).svg; \
+	    if [ ! $$p -nt $$f ]; then \
 	        rsvg-convert -f pdf -o $$p $$f || exit 1; fi; done
 	@seen() { cat build/weave/pdf/book.aux build/weave/pdf/book.toc \
 	        2>/dev/null | cksum; }; \
