@@ -73,7 +73,8 @@ build/weave/tex/%.tex: build/weave/md/%.md $(weave_lua)
 weave_log := build/weave/pdf/book.log
 $(BOOK_PDF): $(weave_tex) build/weave/book.tex book/style/book.tex
 	@mkdir -p build/pdf build/weave/pdf build/weave/fig
-	@for p in $$(cat $(weave_tex) | grep -oh 'build/weave/fig/[^}]*\.pdf'); do \
+	@for p in $$(cat $(weave_tex) | \
+	    sed -n 's/.*\\nwfigure{[^}]*}{\(build.weave.fig.[^}%]*\)}.*/\1/p'); do \
 	    f=build/html/fig/$$(basename $$p .pdf).svg; \
 	    if [ ! $$p -nt $$f ]; then \
 	        rsvg-convert -f pdf -o $$p $$f || exit 1; fi; done
