@@ -5,7 +5,8 @@ cd "$(dirname "$0")" || exit 1
 
 TOOLS="gcc libc6-dev make noweb check pkg-config libcjson-dev libyaml-dev"
 WEAVING="pandoc texlive-xetex texlive-latex-recommended texlive-latex-extra
- texlive-fonts-recommended fonts-dejavu fonts-texgyre lmodern librsvg2-bin
+ texlive-fonts-recommended fonts-dejavu fonts-texgyre
+ fonts-texgyre-math lmodern librsvg2-bin
  graphviz gnuplot-nox"
 GRADING="clang valgrind gcovr tidy libclang-rt-14-dev"
 
@@ -24,7 +25,7 @@ TEXT
 
 step() {  # step "what it does" command...
     what=$1; shift
-    log=build/log/$(printf '%s' "$what" | tr -cs 'a-z0-9' '-').log
+    log=build/log/$(printf '%s' "$what" | tr -cs 'A-Za-z0-9' '-').log
     mkdir -p build/log
     printf '%-52s' "$what"
     began=$(date +%s)
