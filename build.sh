@@ -5,7 +5,7 @@ cd "$(dirname "$0")" || exit 1
 
 TOOLS="gcc libc6-dev make noweb check pkg-config libcjson-dev libyaml-dev"
 WEAVING="pandoc texlive-xetex texlive-latex-recommended texlive-latex-extra
- texlive-fonts-recommended fonts-dejavu fonts-texgyre
+ texlive-plain-generic texlive-fonts-recommended fonts-dejavu fonts-texgyre
  fonts-texgyre-math lmodern librsvg2-bin
  graphviz gnuplot-nox"
 GRADING="clang valgrind gcovr tidy libclang-rt-14-dev"
