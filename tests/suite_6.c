@@ -190,7 +190,7 @@ START_TEST(logits_that_are_not_numbers_are_refused_by_id)
     for (int at = 0; at < 4; at++)
         for (int k = 0; k < 3; k++) {
             float logits[] = { 1, -INFINITY, 2, 3 };
-            char name[16];
+            char name[32];
             struct generator generator = seeded(1), before = generator;
             int32_t id = 77;
             logits[at] = bad[k];
