@@ -1386,4 +1386,4 @@ static const struct test tests[] = {
     TEST(a_call_that_runs_out_of_memory_leaves_nothing, 0,
          "hand the results over, or nothing"),
 };
-SUITE("2 the forward pass", tests);
+SUITE("chapter 2, the forward pass", tests);

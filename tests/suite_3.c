@@ -2317,4 +2317,4 @@ static const struct test tests[] = {
          "save a model"),
 };
 
-SUITE("chapter 3", tests);
+SUITE("chapter 3, loss, dropout and files", tests);

@@ -982,4 +982,4 @@ static const struct test tests[] = {
     TEST(a_step_survives_each_failed_allocation, 2, ROOM),
 };
 
-SUITE("chapter 4", tests);
+SUITE("chapter 4, the functional cache", tests);

@@ -838,4 +838,4 @@ static const struct test tests[] = {
          "the options of the mask command"),
 };
 
-SUITE("chapter 5", tests);
+SUITE("chapter 5, the rectangular mask", tests);
