@@ -1,0 +1,180 @@
+#include "command_generate.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "generate.h"
+#include "model_file.h"
+
+struct options {
+    const char *model, *text, *ids;
+    int max_new_tokens;          /* -1: not said */
+    double temperature;
+    uint64_t seed;
+    int eos;
+    bool json;
+};
+
+static int read_options(const struct command *command, int argc,
+                        char **argv, struct options *options)
+{
+    int status = 0;
+    for (int i = 1; i < argc && status == 0; i++) {
+        const char *value;
+        if (command_option(argc, argv, &i, "--model", &value))
+            status = command_text(command, "--model", value, &options->model);
+        else if (command_option(argc, argv, &i, "--prompt", &value))
+            status = command_text(command, "--prompt", value, &options->text);
+        else if (command_option(argc, argv, &i, "--prompt-ids", &value))
+            status = command_text(command, "--prompt-ids", value, &options->ids);
+        else if (command_option(argc, argv, &i, "--max-new-tokens", &value))
+            status = command_int(command, "--max-new-tokens", value, 0, INT_MAX,
+                                 &options->max_new_tokens);
+        else if (command_option(argc, argv, &i, "--temperature", &value))
+            status = command_double(command, "--temperature", value,
+                                    &options->temperature);
+        else if (command_option(argc, argv, &i, "--seed", &value))
+            status = command_seed(command, "--seed", value, &options->seed);
+        else if (command_option(argc, argv, &i, "--eos", &value))
+            status = command_int(command, "--eos", value, 0, INT_MAX,
+                                 &options->eos);
+        else if (strcmp(argv[i], "--json") == 0)
+            options->json = true;
+        else
+            status = command_usage_error(command, "no option %s", argv[i]);
+    }
+    if (status == 0 && options->model == NULL)
+        status = command_usage_error(command, "--model DIR is needed");
+    if (status == 0 && (options->text == NULL) == (options->ids == NULL))
+        status = command_usage_error(command,
+            "either --prompt TEXT or --prompt-ids IDS is needed");
+    if (status == 0 && options->max_new_tokens < 0)
+        status = command_usage_error(command, "--max-new-tokens N is needed");
+    return status;
+}
+
+enum { BYTES = 256 };
+
+static int text_ids(const struct command *command, const char *text,
+                    int vocab_size, int32_t **ids, int *count)
+{
+    struct error error;
+    const size_t length = strlen(text);
+    if (vocab_size != BYTES) {
+        error_set(&error, STATUS_INVALID, "--prompt: text needs vocab_size %d,"
+                  " this model has %d; give --prompt-ids", BYTES, vocab_size);
+        return command_failure(command, &error);
+    }
+    *ids = malloc((length + 1) * sizeof **ids);
+    if (*ids == NULL || length > INT_MAX) {
+        error_set(&error, STATUS_NO_MEMORY,
+                  "--prompt: no memory for %zu ids", length);
+        return command_failure(command, &error);
+    }
+    for (size_t i = 0; i < length; i++)
+        (*ids)[i] = (unsigned char)text[i];
+    *count = (int)length;
+    return 0;
+}
+
+struct stream {
+    int vocab_size, eos, shown;
+};
+
+static bool show(void *context, const int32_t *ids, int batch)
+{
+    struct stream *stream = context;
+    (void)batch;                 /* one row */
+    if (ids[0] == stream->eos)
+        return false;
+    if (stream->vocab_size == BYTES)
+        putchar(ids[0]);
+    else
+        printf(stream->shown == 0 ? "%d" : " %d", (int)ids[0]);
+    stream->shown++;
+    return fflush(stdout) == 0;
+}
+
+static void print_json(const struct generate_output *output, int prompt)
+{
+    printf("{\"tokens\":[");
+    for (int t = prompt; t < output->tokens; t++)
+        printf(t == prompt ? "%d" : ",%d", (int)output->ids[t]);
+    printf("]}\n");
+}
+
+enum { SAMPLING_STREAM = 6 };
+
+static int generate(const struct command *command,
+                    const struct options *options, struct tiny_gpt *model,
+                    const int32_t *ids, int count)
+{
+    struct generator generator;
+    struct stream stream = {
+        .vocab_size = tiny_gpt_config(model)->vocab_size,
+        .eos = options->eos,
+    };
+    struct generate_input input = {
+        .ids = ids, .batch = 1, .tokens = count,
+        .max_new_tokens = options->max_new_tokens,
+        .temperature = options->temperature,
+        .eos_token_id = options->eos,
+        .generator = &generator,
+        .on_step = options->json ? NULL : show,
+        .context = &stream,
+    };
+    generator_seed(&generator, options->seed, SAMPLING_STREAM);
+    struct generate_output output = { 0 };
+    struct error error;
+    if (count == 0) {
+        error_set(&error, STATUS_INVALID,
+                  "the prompt is empty: expected at least one token");
+        return command_failure(command, &error);
+    }
+    if (tiny_gpt_generate(model, &input, &output, &error) != STATUS_OK)
+        return command_failure(command, &error);
+    if (options->json)
+        print_json(&output, count);
+    else if (stream.vocab_size != BYTES || isatty(STDOUT_FILENO))
+        putchar('\n');
+    generate_output_free(&output);
+    return 0;
+}
+
+static int run(const struct command *command, int argc, char **argv)
+{
+    struct options options = { .max_new_tokens = -1, .eos = NO_EOS };
+    struct tiny_gpt *model = NULL;
+    struct error error;
+    int32_t *ids = NULL;
+    int count = 0, status = read_options(command, argc, argv, &options);
+    if (status == 0 && options.ids != NULL)
+        status = command_ids(command, "--prompt-ids", options.ids, &ids,
+                             &count);
+    if (status == 0
+        && tiny_gpt_load(&model, options.model, &error) != STATUS_OK)
+        status = command_failure(command, &error);
+    if (status == 0 && options.text != NULL)
+        status = text_ids(command, options.text,
+                          tiny_gpt_config(model)->vocab_size, &ids, &count);
+    if (status == 0)
+        status = generate(command, &options, model, ids, count);
+    free(ids);
+    tiny_gpt_free(&model);
+    return status;
+}
+
+const struct command command_generate = {
+    "generate", "continue a prompt",
+    "usage: tinygpt generate --model DIR (--prompt TEXT | --prompt-ids IDS)\n"
+    "                        --max-new-tokens N [--temperature X]\n"
+    "                        [--seed S] [--eos ID] [--json]\n"
+    "\n"
+    "Continues the prompt by up to N tokens, greedily (temperature 0) or by\n"
+    "sampling with the numbers of seed S (0). --eos stops at that id. TEXT\n"
+    "is bytes and needs a vocabulary of 256; IDS are like 1,2,3. Text or\n"
+    "ids appear as they are generated; --json gives {\"tokens\":[...]} with\n"
+    "the new ids at the end.\n",
+    run
+};

@@ -1,0 +1,245 @@
+/* tangle: writes the C that the chapters say. See the book's appendix A. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "front_matter.h"
+#include "stream.h"
+
+enum { CHAPTERS_MAX = 64, SWAPS_MAX = 64, ROOTS_MAX = 256,
+       PATH_LENGTH = 512 };
+
+#ifndef NOWEB
+#define NOWEB "/usr/lib/noweb"
+#endif
+
+struct request {
+    bool lines, list;
+    const char *wrong;          /* a slug, or NULL */
+    const char *out;            /* directory */
+    char *chapters[CHAPTERS_MAX];
+    struct front_matter front[CHAPTERS_MAX];
+    int count;
+};
+
+static bool run(char *const *argv, const char *in, const char *out)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        int from = open(in, O_RDONLY);
+        int to = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        if (from < 0 || to < 0 || dup2(from, 0) < 0 || dup2(to, 1) < 0)
+            perror("tangle");
+        else
+            execv(argv[0], argv);
+        _exit(127);
+    }
+    int status = -1;
+    if (child < 0 || waitpid(child, &status, 0) < 0 || status != 0) {
+        fprintf(stderr, "tangle: %s %s failed\n", argv[0], argv[1]);
+        return false;
+    }
+    return true;
+}
+
+static bool choose_swaps(const struct request *request,
+                         const struct swap **swaps, size_t *count)
+{
+    const struct swap *wrong = NULL;
+    for (int i = 0; i < request->count; i++)
+        for (size_t j = 0; j < request->front[i].count; j++) {
+            const struct swap *swap = &request->front[i].swaps[j];
+            if (swap->slug == NULL && *count < SWAPS_MAX - 1)
+                swaps[(*count)++] = swap;
+            else if (request->wrong != NULL && swap->slug != NULL
+                     && strcmp(swap->slug, request->wrong) == 0)
+                wrong = swap;
+        }
+    if (wrong != NULL)
+        swaps[(*count)++] = wrong;
+    else if (request->wrong != NULL)
+        fprintf(stderr, "tangle: no wrong path %s\n", request->wrong);
+    return wrong != NULL || request->wrong == NULL;
+}
+
+static FILE *open_in(const char *directory, const char *name,
+                     const char *mode)
+{
+    char path[PATH_LENGTH];
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, mode);
+    if (file == NULL)
+        perror(path);
+    return file;
+}
+
+static bool write_owner(const struct request *request, const char *owner)
+{
+    FILE *file = open_in(request->out, ".owner", "w");
+    if (file == NULL)
+        return false;
+    fprintf(file, "%s\n", owner);
+    return fclose(file) == 0;
+}
+
+static bool write_stream(const struct request *request)
+{
+    char markup[] = NOWEB "/markup", path[PATH_LENGTH];
+    char *argv[CHAPTERS_MAX + 2] = { markup };
+    const struct swap *swaps[SWAPS_MAX];
+    size_t count = 0;
+    for (int i = 0; i < request->count; i++)
+        argv[i + 1] = request->chapters[i];
+    snprintf(path, sizeof path, "%s/.markup", request->out);
+    if (!choose_swaps(request, swaps, &count)
+        || !run(argv, "/dev/null", path)
+        || (request->wrong != NULL
+            && !write_owner(request, swaps[count - 1]->owner)))
+        return false;
+    FILE *in = open_in(request->out, ".markup", "r");
+    FILE *out = open_in(request->out, ".stream", "w");
+    FILE *places = open_in(request->out, ".places", "w");
+    bool copied = in && out && places
+        && stream_copy(in, out, swaps, count, request->lines, places);
+    FILE *const files[] = { in, out, places };
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        if (files[i] != NULL && fclose(files[i]) != 0)
+            copied = false;
+    return copied;
+}
+
+static bool is_file_name(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot != NULL && dot[1] != '\0' && name[0] != '/'
+        && strstr(name, "..") == NULL
+        && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUV"
+                        "WXYZ0123456789_-./") == strlen(name);
+}
+
+static bool find_roots(const struct request *request, char **roots,
+                       size_t *count)
+{
+    char line[PATH_LENGTH];
+    FILE *stream = open_in(request->out, ".stream", "r");
+    if (stream == NULL)
+        return false;
+    while (fgets(line, sizeof line, stream) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, "@defn ", 6) != 0 || !is_file_name(line + 6))
+            continue;
+        bool known = false;
+        for (size_t i = 0; i < *count; i++)
+            known = known || strcmp(roots[i], line + 6) == 0;
+        if (!known && *count < ROOTS_MAX)
+            roots[(*count)++] = strdup(line + 6);
+    }
+    fclose(stream);
+    return true;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    FILE *first = fopen(a, "r"), *second = fopen(b, "r");
+    int x = 0, y = 0;
+    if (first != NULL && second != NULL)
+        while ((x = getc(first)) == (y = getc(second)) && x != EOF)
+            ;
+    bool same = first != NULL && second != NULL && x == y;
+    if (first != NULL)
+        fclose(first);
+    if (second != NULL)
+        fclose(second);
+    return same;
+}
+
+static bool write_root(const struct request *request, const char *root)
+{
+    char nt[] = NOWEB "/nt", option[PATH_LENGTH];
+    char path[PATH_LENGTH], fresh[PATH_LENGTH + 8], stream[PATH_LENGTH];
+    snprintf(option, sizeof option, "-R%s", root);
+    snprintf(stream, sizeof stream, "%s/.stream", request->out);
+    snprintf(path, sizeof path, "%s/%s", request->out, root);
+    snprintf(fresh, sizeof fresh, "%s.new", path);
+    char *slash = strrchr(path, '/');
+    *slash = '\0';
+    mkdir(path, 0777);
+    *slash = '/';
+    char *const argv[] = { nt, option, NULL };
+    if (!run(argv, stream, fresh) || (!same_text(fresh, path)
+                                      && rename(fresh, path) != 0)) {
+        remove(fresh);
+        return false;
+    }
+    remove(fresh);
+    return true;
+}
+
+static bool write_files(const struct request *request)
+{
+    char *roots[ROOTS_MAX];
+    size_t count = 0;
+    mkdir(request->out, 0777);
+    bool written = write_stream(request)
+        && find_roots(request, roots, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (written && (written = write_root(request, roots[i])))
+            puts(roots[i]);
+        free(roots[i]);
+    }
+    return written;
+}
+
+static bool list_wrong_paths(const struct request *request)
+{
+    for (int i = 0; i < request->count; i++)
+        for (size_t j = 0; j < request->front[i].count; j++)
+            if (request->front[i].swaps[j].slug != NULL)
+                puts(request->front[i].swaps[j].slug);
+    return true;
+}
+
+static bool read_command_line(struct request *request, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--lines") == 0)
+            request->lines = true;
+        else if (strcmp(argv[i], "--list-wrong") == 0)
+            request->list = true;
+        else if (strcmp(argv[i], "--wrong") == 0 && i + 1 < argc)
+            request->wrong = argv[++i];
+        else if (strcmp(argv[i], "--out") == 0 && i + 1 < argc)
+            request->out = argv[++i];
+        else if (argv[i][0] != '-' && request->count < CHAPTERS_MAX)
+            request->chapters[request->count++] = argv[i];
+        else
+            request->count = CHAPTERS_MAX;
+    }
+    if (request->count == 0 || request->count == CHAPTERS_MAX
+        || (request->out == NULL) == !request->list) {
+        request->count = 0;
+        fprintf(stderr, "usage: %s [--lines] [--wrong SLUG] --out DIR "
+                "CHAPTER...\n       %s --list-wrong CHAPTER...\n",
+                argv[0], argv[0]);
+        return false;
+    }
+    for (int i = 0; i < request->count; i++)
+        if (!front_matter_read(&request->front[i], request->chapters[i]))
+            return false;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct request request = { 0 };
+    bool done = read_command_line(&request, argc, argv)
+        && (request.list ? list_wrong_paths(&request)
+                         : write_files(&request));
+    for (int i = 0; i < request.count; i++)
+        front_matter_free(&request.front[i]);
+    return done ? 0 : 1;
+}
