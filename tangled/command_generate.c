@@ -1,4 +1,5 @@
 #include "command_generate.h"
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +81,7 @@ static int text_ids(const struct command *command, const char *text,
 
 struct stream {
     int vocab_size, eos, shown;
+    int failed;                  /* errno of a write that failed, or 0 */
 };
 
 static bool show(void *context, const int32_t *ids, int batch)
@@ -93,7 +95,8 @@ static bool show(void *context, const int32_t *ids, int batch)
     else
         printf(stream->shown == 0 ? "%d" : " %d", (int)ids[0]);
     stream->shown++;
-    return fflush(stdout) == 0;
+    stream->failed = fflush(stdout) == 0 ? 0 : errno;
+    return stream->failed == 0;
 }
 
 static void print_json(const struct generate_output *output, int prompt)
@@ -134,12 +137,14 @@ static int generate(const struct command *command,
     }
     if (tiny_gpt_generate(model, &input, &output, &error) != STATUS_OK)
         return command_failure(command, &error);
-    if (options->json)
+    if (stream.failed != 0)
+        error_set(&error, STATUS_IO, "cannot write: %s", strerror(stream.failed));
+    else if (options->json)
         print_json(&output, count);
     else if (stream.vocab_size != BYTES || isatty(STDOUT_FILENO))
         putchar('\n');
     generate_output_free(&output);
-    return 0;
+    return stream.failed == 0 ? 0 : command_failure(command, &error);
 }
 
 static int run(const struct command *command, int argc, char **argv)

@@ -1265,8 +1265,9 @@ START_TEST(an_output_that_cannot_be_written_is_an_error)
         "generate --model DIR --prompt-ids 1 --max-new-tokens 9",
         "generate --model DIR --prompt-ids 1 --max-new-tokens 9 --json",
         "logits --model DIR --prompt-ids 1 --continuation-ids 1,2 --json",
+        "generate --model book/checkpoint --prompt a --max-new-tokens 9",
     };
-    for (int k = 0; k < 3; k++) {
+    for (size_t k = 0; k < sizeof lines / sizeof lines[0]; k++) {
         char line[256];
         snprintf(line, sizeof line, "%s 2>&1 >/dev/full", lines[k]);
         ck_assert_int_eq(tinygpt(line), 1);
