@@ -18,7 +18,7 @@ CHAPTERS := $(filter book/0% book/1% book/2%,$(NW))
 numbers  := $(shell printf '%s\n' $(CHAPTERS) | \
     sed 's|book/0*\([0-9]*\).*|\1|' | sort -nu | sed '/^$$/d')
 LAST     := $(lastword $(numbers))
-STAGES   := $(numbers)
+STAGES   := $(filter-out 0,$(numbers))
 
 CC       ?= gcc
 ifeq ($(origin CC),default)
@@ -123,10 +123,13 @@ else
 
 # ------------------------------------------------------------------- targets
 ONE := $(MAKE) --no-print-directory N
+IS_STAGE = [ -n "$(filter $*,$(STAGES))" ] || \
+    { echo "no chapter $*: the book has $(STAGES)" >&2; exit 1; }
 
 .PHONY: compile check check-every wrong tangled check-tangled tools \
     asan valgrind coverage clang lint clean help
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
+	@$(IS_STAGE)
 	+@$(ONE)=$* verdict
 compile: tools  ## compile the program and every suite
 	+@$(ONE)=$(LAST) ALL=1 program suites
@@ -139,6 +142,7 @@ tier-%: $(TANGLE)  ## tier-0 .. tier-3: the tests of one tier of the lab
 	+@$(ONE)=$(LAST) ALL=1 TIER=$* tier
 wrong: $(STAGES:%=wrong-%)  ## every wrong path must be caught and routed
 wrong-%: $(TANGLE)  ## wrong-N: the wrong paths of chapter N
+	@$(IS_STAGE)
 	+@$(ONE)=$* wrong-paths
 
 asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan

@@ -45,8 +45,8 @@ static void copy_heading(struct copy *copy, const char *chunk)
     copy->owes_mark = false;
     copy->dropped = name == NULL;
     fprintf(copy->out, "@defn %s\n", name != NULL ? name : "dropped");
-    if (copy->places != NULL)
-        fprintf(copy->places, "%s\t%s:%ld\n", chunk, copy->file, copy->line);
+    if (copy->places != NULL && name != NULL)
+        fprintf(copy->places, "%s\t%s:%ld\n", name, copy->file, copy->line);
 }
 
 static void pay_mark(struct copy *copy)
