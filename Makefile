@@ -162,6 +162,7 @@ coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
 	 EXTRA='--coverage' program verdict
 	@gcovr --root . --object-directory build/coverage/$(LAST)/obj \
 	    --filter 'build/coverage/$(LAST)/src/' --print-summary \
+	    --fail-under-line 95 \
 	    | tee build/coverage/report.txt
 
 # the book's own tools are tangled by noweb alone, since they do the rest
