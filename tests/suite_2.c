@@ -19,6 +19,7 @@
 #include "support/compare.h"
 #include "support/golden.h"
 #include "support/harness.h"
+#include "support/models.h"
 
 #define LENGTH(array) (sizeof (array) / sizeof *(array))
 #define CLOSE(what, actual, expected) \
@@ -26,63 +27,10 @@
 
 /* ------------------------------------------------------------- materials */
 
-/* Numbers in [-1, 1) that no layout repeats; its own little generator. */
-static float noise(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (float)(*state >> 8) / 8388608.0f - 1.0f;
-}
-
 static const struct gpt_config small = {
     .vocab_size = 11, .context_length = 9, .d_model = 12, .n_layers = 3,
     .n_heads = 2, .d_ff = 10, .dropout = 0, .layer_norm_eps = 1e-5
 };
-
-static struct tiny_gpt *new_model(const struct gpt_config *config)
-{
-    struct tiny_gpt *model = NULL;
-    struct error error = {0};
-    ck_assert_msg(tiny_gpt_new(&model, config, &error) == STATUS_OK, "%s",
-                  error.message);
-    return model;
-}
-
-/* Every weight random; what the goldens call std 0.2 is 0.5 here. */
-static struct tiny_gpt *random_model(const struct gpt_config *config)
-{
-    struct tiny_gpt *model = new_model(config);
-    struct parameters *p = tiny_gpt_parameters(model);
-    uint32_t state = 2;
-    for (size_t k = 0; k < p->size; k++)
-        p->storage[k] = 0.5f * noise(&state);
-    return model;
-}
-
-/* The model of tests/golden/gpt_tiny.safetensors. */
-static struct tiny_gpt *golden_model(const struct golden *golden)
-{
-    struct gpt_config config = {
-        .vocab_size = (int)golden_number(golden, "vocab_size"),
-        .context_length = (int)golden_number(golden, "context_length"),
-        .d_model = (int)golden_number(golden, "d_model"),
-        .n_layers = (int)golden_number(golden, "n_layers"),
-        .n_heads = (int)golden_number(golden, "n_heads"),
-        .d_ff = (int)golden_number(golden, "d_ff"),
-        .layer_norm_eps = golden_number(golden, "layer_norm_eps")
-    };
-    struct tiny_gpt *model = new_model(&config);
-    struct parameters *p = tiny_gpt_parameters(model);
-    for (int k = 0; k < p->count; k++) {
-        if (p->registry[k].alias)
-            continue;
-        const struct golden_tensor *w =
-            golden_get(golden, "w.%s", p->registry[k].path);
-        ck_assert_uint_eq(w->count, tensor_size(p->registry[k].tensor));
-        memcpy(p->registry[k].tensor->data, w->f32,
-               w->count * sizeof (float));
-    }
-    return model;
-}
 
 static struct forward_output run(const struct tiny_gpt *model,
                                  const int32_t *ids, int batch, int tokens,
@@ -94,8 +42,7 @@ static struct forward_output run(const struct tiny_gpt *model,
     };
     struct forward_output output = {0};
     struct error error = {0};
-    ck_assert_msg(tiny_gpt_forward(model, &input, &output, &error)
-                  == STATUS_OK, "%s", error.message);
+    expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
     return output;
 }
 
@@ -541,9 +488,9 @@ struct trace {
 static struct trace trace_open(void)
 {
     struct trace trace = {.golden = golden_open("gpt_tiny")};
-    trace.model = golden_model(trace.golden);
-    const struct golden_tensor *ids = golden_get(trace.golden, "in.ids");
-    trace.output = run(trace.model, ids->ids, ids->shape[0], ids->shape[1],
+    trace.model = golden_model(trace.golden, 0);
+    const struct forward_input input = golden_input(trace.golden);
+    trace.output = run(trace.model, input.ids, input.batch, input.tokens,
                        &trace.activations);
     return trace;
 }
@@ -799,7 +746,7 @@ static void expect_double(int heads)
 {
     struct gpt_config config = small;
     config.n_heads = heads;
-    struct tiny_gpt *model = random_model(&config);
+    struct tiny_gpt *model = noisy_model(&config, 2);
     struct forward_output output = run(model, some_ids, 3, 9, NULL);
     float want[3 * 9 * 11];
     for (int b = 0; b < 3; b++)
@@ -830,7 +777,7 @@ END_TEST
    the same bits, while those at t are not. */
 START_TEST(a_changed_future_token_leaves_earlier_logits_alone)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_output before = run(model, some_ids, 1, 9, NULL);
     for (int t = 0; t < 9; t++) {
         int32_t ids[9];
@@ -853,7 +800,7 @@ END_TEST
 
 START_TEST(a_row_of_the_batch_gives_the_same_bits_alone)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_output together = run(model, some_ids, 3, 9, NULL);
     for (int b = 0; b < 3; b++) {
         struct forward_output alone = run(model, some_ids + 9 * b, 1, 9, NULL);
@@ -868,7 +815,7 @@ END_TEST
 
 START_TEST(a_prefix_gives_the_same_bits_as_the_whole)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_output whole = run(model, some_ids, 1, 9, NULL);
     for (int t = 1; t < 9; t++) {
         struct forward_output part = run(model, some_ids, 1, t, NULL);
@@ -883,7 +830,7 @@ END_TEST
 
 START_TEST(the_same_call_twice_gives_the_same_bits)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     const struct parameters *p = tiny_gpt_weights(model);
     float *copy = malloc(p->size * sizeof *copy);
     memcpy(copy, p->storage, p->size * sizeof *copy);
@@ -906,7 +853,7 @@ END_TEST
 START_TEST(logits_have_a_row_of_the_vocabulary_for_each_token)
 {
     const int sizes[][2] = {{1, 1}, {3, 9}, {2, 4}, {5, 1}, {1, 9}};
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     for (size_t k = 0; k < LENGTH(sizes); k++) {
         const int batch = sizes[k][0], tokens = sizes[k][1];
         struct forward_output output = run(model, some_ids, batch, tokens,
@@ -924,7 +871,7 @@ END_TEST
 
 START_TEST(the_head_is_the_token_embedding)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct parameters *p = tiny_gpt_parameters(model);
     ck_assert_ptr_eq(p->lm_head.weight.data, p->token_embedding.weight.data);
     ck_assert_ptr_null(p->lm_head.bias.data);
@@ -1007,7 +954,7 @@ static void expect_row(const struct ledger *ledger, const char *name,
 START_TEST(the_ledger_lists_what_the_pass_makes)
 {
     const int sizes[][2] = {{1, 1}, {3, 9}, {2, 5}, {4, 2}};
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     for (size_t k = 0; k < LENGTH(sizes); k++) {
         const int batch = sizes[k][0], tokens = sizes[k][1];
         struct activations activations = {0};
@@ -1074,7 +1021,7 @@ START_TEST(an_id_outside_the_vocabulary_is_named_by_its_index)
         {7, INT32_MAX, "ids[1,3]: expected 0..10, got 2147483647"},
         {6, INT32_MIN, "ids[1,2]: expected 0..10, got -2147483648"}
     };
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     for (size_t k = 0; k < LENGTH(cases); k++) {
         struct activations activations = {0};
         int32_t ids[8] = {0, 10, 0, 10, 10, 0, 10, 0};
@@ -1090,7 +1037,7 @@ END_TEST
 
 START_TEST(the_context_is_full_at_its_length_and_not_before)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_output output = run(model, some_ids, 2, 9, NULL);
     const struct forward_input input = {
         .ids = some_ids, .batch = 2, .tokens = 10
@@ -1105,7 +1052,7 @@ END_TEST
 
 START_TEST(an_empty_or_boundless_batch_is_refused)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_input input = {.ids = some_ids, .batch = 0, .tokens = 3};
     expect_refused(model, &input, STATUS_INVALID,
                    "batch: expected at least 1, got 0");
@@ -1130,7 +1077,7 @@ END_TEST
 
 START_TEST(a_missing_argument_is_named)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_input input = {.ids = some_ids, .batch = 1, .tokens = 3};
     struct error error = {0};
     expect_refused(NULL, &input, STATUS_INVALID, "model: is NULL");
@@ -1153,7 +1100,7 @@ END_TEST
 /* An output that still holds a tensor would lose it. */
 START_TEST(results_must_be_empty)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct activations activations = {0};
     struct forward_output output = run(model, some_ids, 2, 4, &activations);
     const struct forward_output before = output;
@@ -1245,7 +1192,7 @@ END_TEST
 
 static void expect_no_leak(const struct forward_input *input)
 {
-    struct tiny_gpt *model = random_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 2);
     struct forward_output output = {0}, empty = {0};
     struct activations none = {0};
     long n = 1;

@@ -23,6 +23,7 @@
 #include "support/compare.h"
 #include "support/golden.h"
 #include "support/harness.h"
+#include "support/models.h"
 
 #ifndef GOLDEN_DIR
 #define GOLDEN_DIR "tests/golden"
@@ -31,65 +32,10 @@
 
 /* ------------------------------------------------------------- materials */
 
-static void expect_ok(enum status status, const struct error *error)
-{
-    ck_assert_msg(status == STATUS_OK, "status %d: %s", (int)status,
-                  error->message);
-}
-
-static void expect_named(const struct error *error, const char *name)
-{
-    ck_assert_msg(strstr(error->message, name) != NULL,
-                  "the message \"%s\" does not say \"%s\"", error->message,
-                  name);
-}
-
-/* Numbers in [-1, 1), from a generator that is not the one under test. */
-static float noise(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (float)(*state >> 8) / 8388608.0f - 1.0f;
-}
-
 static const struct gpt_config small = {
     .vocab_size = 11, .context_length = 7, .d_model = 6, .n_layers = 2,
     .n_heads = 3, .d_ff = 10, .dropout = 0.25, .layer_norm_eps = 1e-5
 };
-
-static struct tiny_gpt *noisy_model(const struct gpt_config *config)
-{
-    struct tiny_gpt *model = NULL;
-    struct error error = { STATUS_OK, "" };
-    expect_ok(tiny_gpt_new(&model, config, &error), &error);
-    struct parameters *p = tiny_gpt_parameters(model);
-    uint32_t state = 3;
-    for (size_t k = 0; k < p->size; k++)
-        p->storage[k] = 0.5f * noise(&state);
-    return model;
-}
-
-static struct tiny_gpt *golden_model(const struct golden *golden)
-{
-    const struct gpt_config config = {
-        .vocab_size = (int)golden_number(golden, "vocab_size"),
-        .context_length = (int)golden_number(golden, "context_length"),
-        .d_model = (int)golden_number(golden, "d_model"),
-        .n_layers = (int)golden_number(golden, "n_layers"),
-        .n_heads = (int)golden_number(golden, "n_heads"),
-        .d_ff = (int)golden_number(golden, "d_ff"),
-        .layer_norm_eps = golden_number(golden, "layer_norm_eps")
-    };
-    struct tiny_gpt *model = noisy_model(&config);
-    struct parameters *p = tiny_gpt_parameters(model);
-    for (int k = 0; k < p->count; k++)
-        if (!p->registry[k].alias) {
-            const struct golden_tensor *w =
-                golden_get(golden, "w.%s", p->registry[k].path);
-            memcpy(p->registry[k].tensor->data, w->f32,
-                   w->count * sizeof (float));
-        }
-    return model;
-}
 
 /* ids and labels for small: B = 2, T = 4, all different from one another. */
 static const int32_t some_ids[] = { 1, 8, 3, 10, 0, 5, 7, 2 };
@@ -531,7 +477,7 @@ END_TEST
 
 START_TEST(a_new_model_evaluates_and_its_mode_can_be_set)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     ck_assert_int_eq(tiny_gpt_mode(model), MODE_EVALUATION);
     tiny_gpt_set_mode(model, MODE_TRAINING);
     ck_assert_int_eq(tiny_gpt_mode(model), MODE_TRAINING);
@@ -562,8 +508,8 @@ START_TEST(evaluation_drops_nothing_and_draws_nothing)
 {
     struct gpt_config without = small;
     without.dropout = 0;
-    struct tiny_gpt *model = noisy_model(&small);
-    struct tiny_gpt *plain = noisy_model(&without);
+    struct tiny_gpt *model = noisy_model(&small, 3);
+    struct tiny_gpt *plain = noisy_model(&without, 3);
     struct generator generator, before;
     struct forward_input input = some_input();
     struct forward_output expected = run(plain, &input);
@@ -591,7 +537,7 @@ START_TEST(training_without_dropout_equals_evaluation)
 {
     struct gpt_config config = small;
     config.dropout = 0;
-    struct tiny_gpt *model = noisy_model(&config);
+    struct tiny_gpt *model = noisy_model(&config, 3);
     struct generator generator, before;
     struct activations activations = {0};
     struct forward_input input = some_input();
@@ -622,7 +568,7 @@ END_TEST
 
 START_TEST(training_with_dropout_needs_a_generator)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     struct activations activations = {0};
     struct forward_input input = some_input();
     struct forward_output output = {0};
@@ -649,7 +595,7 @@ static struct {
 static void train_once(uint64_t seed)
 {
     struct forward_input input = some_input();
-    trained.model = noisy_model(&small);
+    trained.model = noisy_model(&small, 3);
     tiny_gpt_set_mode(trained.model, MODE_TRAINING);
     generator_seed(&trained.after, seed, 1);
     input.generator = &trained.after;
@@ -824,11 +770,8 @@ END_TEST
 START_TEST(forward_with_labels_gives_the_golden_loss)
 {
     struct golden *golden = golden_open("gpt_tiny");
-    struct tiny_gpt *model = golden_model(golden);
-    const struct golden_tensor *ids = golden_get(golden, "in.ids");
-    struct forward_input input = {
-        .ids = ids->ids, .batch = ids->shape[0], .tokens = ids->shape[1]
-    };
+    struct tiny_gpt *model = golden_model(golden, 0);
+    struct forward_input input = golden_input(golden);
     struct forward_output output = run(model, &input);
     ck_assert(!output.has_loss);
     forward_output_free(&output);
@@ -846,7 +789,7 @@ END_TEST
 START_TEST(forward_refuses_a_label_by_its_index_and_changes_nothing)
 {
     int32_t labels[8];
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     struct generator generator, before;
     struct forward_input input = some_input();
     struct forward_output output = {0};
@@ -870,7 +813,7 @@ END_TEST
 
 START_TEST(a_training_call_without_memory_leaves_no_trace)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     struct generator generator, before;
     struct activations activations = {0};
     struct forward_input input = some_input();
@@ -933,7 +876,7 @@ START_TEST(a_model_starts_with_small_weights_unit_norms_and_no_biases)
         .vocab_size = 50, .context_length = 40, .d_model = 32, .n_layers = 3,
         .n_heads = 4, .d_ff = 48, .layer_norm_eps = 1e-5
     };
-    struct tiny_gpt *model = noisy_model(&config);
+    struct tiny_gpt *model = noisy_model(&config, 3);
     struct parameters *p = tiny_gpt_parameters(model);
     struct generator generator;
     generator_seed(&generator, 31, 0);
@@ -1779,7 +1722,7 @@ static void expect_load_refused(size_t count, const char *says)
 {
     struct safetensors *file = NULL;
     struct error error = { STATUS_OK, "" };
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     struct parameters *p = tiny_gpt_parameters(model);
     for (size_t k = 0; k < p->size; k++)
         p->storage[k] += 1;
@@ -1800,7 +1743,7 @@ static void expect_load_refused(size_t count, const char *says)
 
 START_TEST(a_missing_tensor_is_refused_by_its_name)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     const size_t count = list_entries(model);
     for (size_t i = 0; i < count; i++) {
@@ -1823,7 +1766,7 @@ START_TEST(an_unexpected_tensor_is_refused_by_its_name)
         "lm_head.bias", "weight", ""
     };
     const float number = 1;
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     for (size_t i = 0; i < LENGTH(names); i++) {
         char says[100];
@@ -1841,7 +1784,7 @@ END_TEST
 
 START_TEST(a_tensor_of_another_type_is_refused)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     const size_t count = list_entries(model);
     struct safetensors_entry *entry = entry_named("blocks.1.mlp_norm.bias");
@@ -1858,7 +1801,7 @@ END_TEST
 
 START_TEST(a_tensor_of_another_shape_is_refused)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     const size_t count = list_entries(model);
     struct safetensors_entry *up = entry_named("blocks.0.mlp.up_proj.weight");
@@ -1886,7 +1829,7 @@ END_TEST
 START_TEST(a_head_that_differs_from_the_embedding_is_refused)
 {
     float head[66];
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     const size_t count = list_entries(model);
     entries[count] = *entry_named("token_embedding.weight");
@@ -1908,7 +1851,7 @@ START_TEST(after_any_load_head_and_embedding_are_one_storage)
 {
     struct safetensors *file = NULL;
     struct error error = { STATUS_OK, "" };
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     for (size_t extra = 0; extra <= 1; extra++) {
         struct tiny_gpt *other = NULL;
@@ -1937,8 +1880,8 @@ END_TEST
 START_TEST(a_prefix_chooses_among_the_tensors_of_a_file)
 {
     struct golden *golden = golden_open("gpt_adamw");
-    struct tiny_gpt *expected = golden_model(golden);
-    struct tiny_gpt *model = noisy_model(tiny_gpt_config(expected));
+    struct tiny_gpt *expected = golden_model(golden, 0);
+    struct tiny_gpt *model = noisy_model(tiny_gpt_config(expected), 3);
     struct parameters *p = tiny_gpt_parameters(model);
     struct safetensors *file = NULL;
     struct error error = { STATUS_OK, "" };
@@ -1965,7 +1908,7 @@ END_TEST
 START_TEST(a_saved_model_loads_and_saves_to_the_same_bytes)
 {
     static unsigned char bytes[1 << 16];
-    struct tiny_gpt *model = noisy_model(&small), *loaded = NULL;
+    struct tiny_gpt *model = noisy_model(&small, 3), *loaded = NULL;
     struct error error = { STATUS_OK, "" };
     scratch_make();
     expect_ok(tiny_gpt_save(model, inside("a"), &error), &error);
@@ -1994,7 +1937,7 @@ END_TEST
 
 START_TEST(tied_weights_are_stored_once)
 {
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     struct safetensors *file = NULL;
     struct error error = { STATUS_OK, "" };
     scratch_make();
@@ -2028,7 +1971,7 @@ START_TEST(files_of_two_different_saves_are_refused)
         "\"n_layers\":2,\"n_heads\":%d,\"d_ff\":10,\"dropout\":%g,"
         "\"layer_norm_eps\":%g}";
     char text[300];
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     struct error error = { STATUS_OK, "" };
     scratch_make();
     expect_ok(tiny_gpt_save(model, inside("a"), &error), &error);
@@ -2061,7 +2004,7 @@ END_TEST
 START_TEST(a_directory_without_a_model_is_refused_by_file)
 {
     static const char *const files[] = { "config.json", "model.safetensors" };
-    struct tiny_gpt *model = noisy_model(&small);
+    struct tiny_gpt *model = noisy_model(&small, 3);
     scratch_make();
     for (int k = 0; k < 2; k++)
         for (int how = 0; how < 3; how++) {
@@ -2093,8 +2036,8 @@ START_TEST(a_save_that_fails_leaves_the_old_model)
     static unsigned char weights[1 << 16], config[1024];
     struct gpt_config changed = small;
     changed.n_heads = 2;
-    struct tiny_gpt *model = noisy_model(&small);
-    struct tiny_gpt *other = noisy_model(&changed);
+    struct tiny_gpt *model = noisy_model(&small, 3);
+    struct tiny_gpt *other = noisy_model(&changed, 3);
     struct error error = { STATUS_OK, "" };
     scratch_make();
     expect_ok(tiny_gpt_save(model, inside("a"), &error), &error);
@@ -2136,7 +2079,7 @@ END_TEST
 START_TEST(saving_and_loading_without_memory_change_nothing)
 {
     static unsigned char before[1 << 16];
-    struct tiny_gpt *model = noisy_model(&small), *loaded = NULL;
+    struct tiny_gpt *model = noisy_model(&small, 3), *loaded = NULL;
     struct error error = { STATUS_OK, "" };
     long n = 1;
     scratch_make();

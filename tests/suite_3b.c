@@ -7,6 +7,7 @@
 #include "support/compare.h"
 #include "support/golden.h"
 #include "support/harness.h"
+#include "support/models.h"
 #include "adamw.h"
 #include "attention_backward.h"
 #include "backward.h"
@@ -35,18 +36,11 @@
 
 /* ------------------------------------------------------ numbers and checks */
 
-/* Numbers in [-1, 1) that are the same everywhere. */
-static double next_number(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (double)(*state >> 8) / (1 << 23) - 1;
-}
-
 /* Fills both arrays with the same numbers, which a float holds exactly. */
 static void fill(uint32_t seed, size_t count, float *single, double *wide)
 {
     for (size_t i = 0; i < count; i++) {
-        single[i] = (float)next_number(&seed);
+        single[i] = noise(&seed);
         wide[i] = (double)single[i];
     }
 }
@@ -552,19 +546,12 @@ struct call {
     struct forward_input input;
 };
 
-static void randomise(struct parameters *p, uint32_t seed, double scale)
-{
-    for (size_t i = 0; i < p->size; i++)
-        p->storage[i] = (float)(scale * next_number(&seed));
-}
-
 static void call_begin(struct call *call, const struct gpt_config *config)
 {
     memset(call, 0, sizeof *call);
-    ck_assert_int_eq(tiny_gpt_new(&call->model, config, NULL), STATUS_OK);
+    call->model = noisy_model(config, 31);
     ck_assert_int_eq(parameters_new(&call->gradients, config, NULL),
                      STATUS_OK);
-    randomise(tiny_gpt_parameters(call->model), 31, 0.5);
     call->input = (struct forward_input){
         .ids = small_ids, .labels = small_labels, .batch = BATCH,
         .tokens = TOKENS, .activations = &call->activations };
@@ -575,7 +562,7 @@ static void call_forward(struct call *call)
     struct error error = { 0 };
     enum status status = tiny_gpt_forward(call->model, &call->input,
                                           &call->output, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
 }
 
 static enum status call_backward(struct call *call, struct error *error)
@@ -589,7 +576,7 @@ static void call_run(struct call *call)
     struct error error = { 0 };
     call_forward(call);
     enum status status = call_backward(call, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
 }
 
 static void call_end(struct call *call)
@@ -877,30 +864,6 @@ END_TEST
 
 /* ------------------------------------------------------------- the goldens */
 
-static struct gpt_config golden_config(const struct golden *golden)
-{
-    return (struct gpt_config){
-        .vocab_size = (int)golden_number(golden, "vocab_size"),
-        .context_length = (int)golden_number(golden, "context_length"),
-        .d_model = (int)golden_number(golden, "d_model"),
-        .n_layers = (int)golden_number(golden, "n_layers"),
-        .n_heads = (int)golden_number(golden, "n_heads"),
-        .d_ff = (int)golden_number(golden, "d_ff"),
-        .layer_norm_eps = golden_number(golden, "layer_norm_eps") };
-}
-
-static void copy_weights(const struct golden *golden, struct parameters *p)
-{
-    for (int i = 0; i < p->count; i++)
-        if (!p->registry[i].alias) {
-            const struct golden_tensor *from =
-                golden_get(golden, "w.%s", p->registry[i].path);
-            ck_assert_uint_eq(from->count, tensor_size(p->registry[i].tensor));
-            memcpy(p->registry[i].tensor->data, from->f32,
-                   from->count * sizeof (float));
-        }
-}
-
 /* Every tensor of p against prefix.path; key biases are left out on wish. */
 static void expect_tensors(const struct golden *golden, const char *prefix,
                            const struct parameters *p, bool key_bias)
@@ -930,7 +893,7 @@ START_TEST(every_gradient_agrees_with_the_oracle)
     struct gpt_config config = golden_config(golden);
     struct call call;
     call_begin(&call, &config);
-    copy_weights(golden, tiny_gpt_parameters(call.model));
+    golden_weights(golden, tiny_gpt_parameters(call.model));
     call.input.ids = golden_get(golden, "in.ids")->ids;
     call.input.labels = golden_get(golden, "in.labels")->ids;
     call.input.tokens = golden_get(golden, "in.ids")->shape[1];
@@ -1004,7 +967,7 @@ static void expect_refusal(struct call *call, const char *about)
     for (size_t i = 0; i < call->gradients->size; i++)
         call->gradients->storage[i] = 7;
     ck_assert_int_eq(call_backward(call, &error), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.message, about));
+    expect_named(&error, about);
     for (size_t i = 0; i < call->gradients->size; i++)
         ck_assert(call->gradients->storage[i] == 7);
 }
@@ -1145,7 +1108,7 @@ START_TEST(ten_steps_agree_with_the_oracle)
     struct call call;
     float losses[10];
     call_begin(&call, &config);
-    copy_weights(golden, tiny_gpt_parameters(call.model));
+    golden_weights(golden, tiny_gpt_parameters(call.model));
     call.input.ids = call.input.labels = ids->ids;
     call.input.batch = ids->shape[0];
     call.input.tokens = ids->shape[1];
@@ -1298,7 +1261,7 @@ START_TEST(files_without_text_are_refused_by_name)
         enum status status = corpus_read(&corpus, paths, 2, &error);
         long left = allocator_live();
         ck_assert_int_eq(status, rows[i].status);
-        ck_assert_ptr_nonnull(strstr(error.message, rows[i].about));
+        expect_named(&error, rows[i].about);
         ck_assert_uint_eq(corpus.length, 77);
         ck_assert_int_eq(left, live);
     }
@@ -1312,7 +1275,7 @@ START_TEST(text_must_hold_a_window_and_a_held_out_pair)
     struct corpus corpus = { .length = 40, .training = 38 };
     ck_assert_int_eq(corpus_check(&corpus, 38, NULL), STATUS_OK);
     ck_assert_int_eq(corpus_check(&corpus, 39, &error), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.message, "text"));
+    expect_named(&error, "text");
     corpus = (struct corpus){ .length = 39, .training = 38 };
     ck_assert_int_eq(corpus_check(&corpus, 8, &error), STATUS_INVALID);
 }
@@ -1387,7 +1350,7 @@ static void begin_run(struct trainer *trainer)
     ck_assert_int_eq(corpus_read(&text, paths, 1, &error), STATUS_OK);
     enum status status = trainer_new(trainer, &byte_config, &quick, &text, 7,
                                      &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
 }
 
 static void end_run(struct trainer *trainer)
@@ -1402,7 +1365,7 @@ static void take_steps(struct trainer *trainer, int count, float *losses)
     struct error error = { 0 };
     for (int i = 0; i < count; i++) {
         enum status status = trainer_step(trainer, &losses[i], &error);
-        ck_assert_msg(status == STATUS_OK, "%s", error.message);
+        expect_ok(status, &error);
     }
 }
 
@@ -1463,7 +1426,7 @@ START_TEST(settings_are_refused_by_name)
                                          &rows[i].settings, &text, 7, &error);
         long left = allocator_live();
         ck_assert_int_eq(status, STATUS_INVALID);
-        ck_assert_ptr_nonnull(strstr(error.message, rows[i].about));
+        expect_named(&error, rows[i].about);
         ck_assert_int_eq(left, live);
         ck_assert_ptr_null(other.model);
     }
@@ -1472,7 +1435,7 @@ START_TEST(settings_are_refused_by_name)
     narrow.vocab_size = 255;
     ck_assert_int_eq(trainer_new(&other, &narrow, &quick, &text, 7, &error),
                      STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.message, "vocab_size"));
+    expect_named(&error, "vocab_size");
     end_run(&trainer);
 }
 END_TEST
@@ -1587,7 +1550,7 @@ START_TEST(a_loss_that_is_not_finite_leaves_the_weights_alone)
     struct generator before = trainer.generator;
     float weight = p->blocks[0].mlp.up_proj.weight.data[0];
     ck_assert_int_eq(trainer_step(&trainer, &loss, &error), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.message, "loss: not finite at step 1"));
+    expect_named(&error, "loss: not finite at step 1");
     ck_assert(p->blocks[0].mlp.up_proj.weight.data[0] == weight);
     ck_assert_int_eq(trainer.adamw.step, 0);
     ck_assert(before.state == trainer.generator.state);
@@ -1607,10 +1570,10 @@ START_TEST(a_resumed_run_repeats_an_uninterrupted_one)
                      STATUS_OK);
     take_steps(&b, 4, losses);
     enum status status = trainer_save(&b, directory, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
     trainer_free(&b);
     status = trainer_load(&c, directory, &text, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
     ck_assert_int_eq(c.adamw.step, 4);
     ck_assert_mem_eq(&c.settings, &quick, sizeof quick);
     ck_assert(tiny_gpt_config(c.model)->dropout == 0.1);
@@ -1650,8 +1613,7 @@ static void expect_no_load(enum status expected, const char *about)
     ck_assert_msg(status != STATUS_OK, "loaded, though %s", about);
     if (expected != STATUS_OK)
         ck_assert_msg(status == expected, "%s", error.message);
-    ck_assert_msg(strstr(error.message, about) != NULL,
-                  "\"%s\" does not speak of %s", error.message, about);
+    expect_named(&error, about);
     ck_assert_int_eq(left, live);
     ck_assert_int_eq(trainer.settings.batch, 77);
     ck_assert_ptr_null(trainer.model);
@@ -1809,7 +1771,7 @@ START_TEST(a_full_disk_leaves_the_last_checkpoint)
     enum status status = trainer_save(&trainer, directory, &error);
     setrlimit(RLIMIT_FSIZE, &limit);
     ck_assert_int_eq(status, STATUS_IO);
-    ck_assert_ptr_nonnull(strstr(error.message, "training.safetensors"));
+    expect_named(&error, "training.safetensors");
     char *after = read_whole(below("training.safetensors"), &again);
     ck_assert_uint_eq(length, again);
     expect_same_bits("the checkpoint", before, after, length);

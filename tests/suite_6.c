@@ -1,6 +1,6 @@
 /* Chapter 6: the sampler, the run, and the two commands.
 
-   Three models serve. golden_model: the oracle's weights, with a greedy
+   Three models serve. oracle_model: the oracle's weights, with a greedy
    continuation computed by PyTorch. scripted_model: a decoder whose weights
    force the transitions that a test asks for. And logits written by hand. */
 #include <math.h>
@@ -18,13 +18,13 @@
 #include "support/compare.h"
 #include "support/golden.h"
 #include "support/harness.h"
+#include "support/models.h"
 
 static struct error error;
 
 #define expect_refusal(status, word) do { \
     ck_assert_int_eq(status, STATUS_INVALID); \
-    ck_assert_msg(strstr(error.message, word) != NULL, \
-                  "\"%s\" does not name %s", error.message, word); \
+    expect_named(&error, word); \
 } while (0)
 
 static void expect_same_generator(const struct generator *actual,
@@ -43,26 +43,10 @@ static struct generator seeded(uint64_t seed)
 
 /* ---------------------------------------------------------------- models */
 
-static struct tiny_gpt *golden_model(double dropout)
+static struct tiny_gpt *oracle_model(double dropout)
 {
-    const struct gpt_config config = {
-        .vocab_size = 23, .context_length = 12, .d_model = 16,
-        .n_layers = 2, .n_heads = 4, .d_ff = 32,
-        .dropout = dropout, .layer_norm_eps = 1e-5,
-    };
-    struct tiny_gpt *model = NULL;
-    ck_assert_int_eq(tiny_gpt_new(&model, &config, &error), STATUS_OK);
     struct golden *golden = golden_open("gpt_tiny");
-    const struct parameters *parameters = tiny_gpt_parameters(model);
-    for (int i = 0; i < parameters->count; i++) {
-        const struct parameter *entry = &parameters->registry[i];
-        if (entry->alias)
-            continue;
-        const struct golden_tensor *w = golden_get(golden, "w.%s",
-                                                   entry->path);
-        ck_assert_uint_eq(w->count, tensor_size(entry->tensor));
-        memcpy(entry->tensor->data, w->f32, w->count * sizeof (float));
-    }
+    struct tiny_gpt *model = golden_model(golden, dropout);
     golden_close(golden);
     return model;
 }
@@ -87,8 +71,7 @@ static struct tiny_gpt *scripted_model(const int script[SCRIPT_V])
         .d_model = SCRIPT_C, .n_layers = 1, .n_heads = 2, .d_ff = SCRIPT_F,
         .layer_norm_eps = 1e-5,
     };
-    struct tiny_gpt *model = NULL;
-    ck_assert_int_eq(tiny_gpt_new(&model, &config, &error), STATUS_OK);
+    struct tiny_gpt *model = new_model(&config);
     struct parameters *p = tiny_gpt_parameters(model);
     fill(&p->blocks[0].mlp_norm.weight, 1);
     fill(&p->final_norm.weight, 1);
@@ -144,7 +127,7 @@ static struct generate_output generate(struct tiny_gpt *model,
 {
     struct generate_output output = { 0 };
     enum status status = tiny_gpt_generate(model, &input, &output, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
     ck_assert_int_eq(output.batch, input.batch);
     return output;
 }
@@ -589,7 +572,7 @@ END_TEST
 
 START_TEST(greedy_matches_the_golden_continuation)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct golden *golden = golden_open("gpt_tiny");
     const struct golden_tensor *greedy = golden_get(golden, "out.greedy");
     const int32_t *ids = golden_get(golden, "in.ids")->ids;
@@ -608,7 +591,7 @@ END_TEST
 
 START_TEST(greedy_equals_recomputing_the_whole_prefix)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     for (int tokens = 1; tokens < 12; tokens += 2) {
         int32_t row[12] = { 3, 17, 0, 22, 9, 9, 14, 1, 20, 5, 11 };
         struct generate_output output = generate(model,
@@ -629,7 +612,7 @@ END_TEST
 
 START_TEST(greedy_draws_nothing)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct generator generator = seeded(2), before = generator;
     const double zeros[] = { 0, -0.0 };
     for (int k = 0; k < 2; k++) {
@@ -647,7 +630,7 @@ END_TEST
 
 START_TEST(the_generator_advances_one_draw_a_row_and_step)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const int32_t ids[] = { 4, 9, 13 };
     for (int batch = 1; batch <= 3; batch++)
         for (int steps = 0; steps <= 5; steps++) {
@@ -669,7 +652,7 @@ END_TEST
 /* Which also says the order of the draws: step by step, row by row. */
 START_TEST(sampling_equals_an_explicit_loop_over_whole_prefixes)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const double temperatures[] = { 0.3, 1, 4 };
     for (int k = 0; k < 3; k++) {
         int32_t rows[3][9] = { { 4, 8 }, { 9, 0 }, { 13, 21 } };
@@ -697,7 +680,7 @@ END_TEST
 
 START_TEST(equal_seeds_give_equal_tokens)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct generate_output outputs[3];
     const uint64_t seeds[] = { 5, 5, 6 };
     for (int k = 0; k < 3; k++) {
@@ -718,7 +701,7 @@ END_TEST
 
 START_TEST(a_batch_row_says_what_it_says_alone)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const int32_t ids[] = { 4, 8, 9, 0, 13, 21 };
     struct generate_input input = {
         .ids = ids, .batch = 3, .tokens = 2, .max_new_tokens = 6,
@@ -854,7 +837,7 @@ END_TEST
 
 START_TEST(generation_ignores_dropout)
 {
-    struct tiny_gpt *plain = golden_model(0), *model = golden_model(0.5);
+    struct tiny_gpt *plain = oracle_model(0), *model = oracle_model(0.5);
     struct generate_input input = {
         .ids = two_rows, .batch = 2, .tokens = 1, .max_new_tokens = 8,
         .eos_token_id = NO_EOS };
@@ -994,7 +977,7 @@ static void put_on_disk(struct tiny_gpt *model)
     snprintf(directory, sizeof directory, "/tmp/tinygpt-6-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(directory));
     enum status status = tiny_gpt_save(model, directory, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.message);
+    expect_ok(status, &error);
 }
 
 static void take_off_disk(void)
@@ -1050,7 +1033,7 @@ static void complains(const char *arguments, int status, const char *word)
 
 START_TEST(the_generate_command_says_what_the_library_says)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const int32_t ids[] = { 4, 8, 9 };
     put_on_disk(model);
     for (int temperature = 0; temperature < 2; temperature++) {
@@ -1111,8 +1094,7 @@ static struct tiny_gpt *byte_model(void)
         .vocab_size = 256, .context_length = 20, .d_model = 256,
         .n_layers = 1, .n_heads = 1, .d_ff = 1, .layer_norm_eps = 1e-5,
     };
-    struct tiny_gpt *model = NULL;
-    ck_assert_int_eq(tiny_gpt_new(&model, &config, &error), STATUS_OK);
+    struct tiny_gpt *model = new_model(&config);
     struct parameters *p = tiny_gpt_parameters(model);
     fill(&p->final_norm.weight, 1);
     for (int id = 0; id < 256; id++)
@@ -1162,7 +1144,7 @@ static int read_rows(float *rows, int width)
 
 START_TEST(the_logits_command_gives_the_rows_that_predict)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct golden *golden = golden_open("gpt_tiny");
     const int32_t *ids = golden_get(golden, "in.ids")->ids;
     const float *expected = golden_get(golden, "out.logits")->f32 + 2 * 23;
@@ -1191,7 +1173,7 @@ END_TEST
 
 START_TEST(the_commands_refuse_bad_input_in_one_line)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     put_on_disk(model);
     complains("generate --model DIR --prompt hi --max-new-tokens 1", 1,
               "vocab_size 256");
@@ -1230,7 +1212,7 @@ END_TEST
 
 START_TEST(the_commands_refuse_a_damaged_checkpoint)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     char path[128];
     put_on_disk(model);
     snprintf(path, sizeof path, "%s/model.safetensors", directory);
@@ -1259,7 +1241,7 @@ END_TEST
 
 START_TEST(an_output_that_cannot_be_written_is_an_error)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     put_on_disk(model);
     const char *const lines[] = {
         "generate --model DIR --prompt-ids 1 --max-new-tokens 9",
@@ -1284,7 +1266,7 @@ END_TEST
    then closed for reading. */
 START_TEST(a_reader_that_went_away_is_an_error)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     put_on_disk(model);
     const char *const lines[] = {
         "generate --max-new-tokens 9",

@@ -18,6 +18,7 @@
 #include "support/compare.h"
 #include "support/golden.h"
 #include "support/harness.h"
+#include "support/models.h"
 
 enum { V = 23, N = 12, C = 16, L = 2, H = 4, D = 4, F = 32, B = 2, T = 7 };
 
@@ -28,16 +29,10 @@ static const struct gpt_config tiny = {
     .n_heads = H, .d_ff = F, .layer_norm_eps = 1e-5,
 };
 
-#define expect_ok(call) do { \
-    enum status status_ = (call); \
-    ck_assert_msg(status_ == STATUS_OK, "%s", error.message); \
-} while (0)
-
 static void expect_refused(enum status status, const char *word)
 {
     ck_assert_int_ne(status, STATUS_OK);
-    ck_assert_msg(strstr(error.message, word) != NULL,
-                  "\"%s\" does not name %s", error.message, word);
+    expect_named(&error, word);
 }
 
 /* The oracle's weights and inputs, under a config that may differ in its
@@ -45,26 +40,12 @@ static void expect_refused(enum status status, const char *word)
 static struct golden *golden;
 static const int32_t *golden_ids;
 
-static struct tiny_gpt *golden_model(double dropout)
+static struct tiny_gpt *oracle_model(double dropout)
 {
-    struct gpt_config config = tiny;
-    struct tiny_gpt *model = NULL;
-    config.dropout = dropout;
-    expect_ok(tiny_gpt_new(&model, &config, &error));
     if (golden == NULL)
         golden = golden_open("gpt_tiny");
     golden_ids = golden_get(golden, "in.ids")->ids;
-    const struct parameters *p = tiny_gpt_parameters(model);
-    for (int i = 0; i < p->count; i++) {
-        if (p->registry[i].alias)
-            continue;
-        const struct golden_tensor *w =
-            golden_get(golden, "w.%s", p->registry[i].path);
-        const struct tensor *tensor = p->registry[i].tensor;
-        ck_assert_uint_eq(w->count, tensor_size(tensor));
-        memcpy(tensor->data, w->f32, w->count * sizeof (float));
-    }
-    return model;
+    return golden_model(golden, dropout);
 }
 
 static void done(struct tiny_gpt *model)
@@ -94,7 +75,7 @@ START_TEST(config_refuses_each_nonpositive_size)
             *fields[i] = bad[k];
             expect_refused(gpt_config_check(&config, &error), names[i]);
         }
-    expect_ok(gpt_config_check(&tiny, &error));
+    expect_ok(gpt_config_check(&tiny, &error), &error);
 }
 END_TEST
 
@@ -107,7 +88,7 @@ START_TEST(config_cuts_d_model_into_whole_heads)
             expect_refused(gpt_config_check(&config, &error), "n_heads");
             continue;
         }
-        expect_ok(gpt_config_check(&config, &error));
+        expect_ok(gpt_config_check(&config, &error), &error);
         ck_assert_int_eq(gpt_config_head_dim(&config), C / heads);
     }
 }
@@ -122,7 +103,7 @@ START_TEST(config_refuses_dropout_outside_zero_to_one)
         config.dropout = bad[k];
         expect_refused(gpt_config_check(&config, &error), "dropout");
         config.dropout = good[k / 2];
-        expect_ok(gpt_config_check(&config, &error));
+        expect_ok(gpt_config_check(&config, &error), &error);
     }
 }
 END_TEST
@@ -141,8 +122,7 @@ END_TEST
 START_TEST(config_is_frozen_in_the_model)
 {
     struct gpt_config config = tiny;
-    struct tiny_gpt *model = NULL;
-    expect_ok(tiny_gpt_new(&model, &config, &error));
+    struct tiny_gpt *model = new_model(&config);
     memset(&config, 0x55, sizeof config);
     const struct gpt_config *kept = tiny_gpt_config(model);
     ck_assert_ptr_ne(kept, &config);
@@ -178,8 +158,7 @@ START_TEST(every_tensor_is_registered_under_its_stable_path)
         { "final_norm.bias", C, 0 },
         { "lm_head.weight", V, C },
     };
-    struct tiny_gpt *model = NULL;
-    expect_ok(tiny_gpt_new(&model, &tiny, &error));
+    struct tiny_gpt *model = new_model(&tiny);
     const struct parameters *p = tiny_gpt_parameters(model);
     int found = 0;
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++)
@@ -212,7 +191,7 @@ static void save(const struct tiny_gpt *model)
 {
     snprintf(directory, sizeof directory, "/tmp/tinygpt-7-XXXXXX");
     ck_assert_ptr_nonnull(mkdtemp(directory));
-    expect_ok(tiny_gpt_save(model, directory, &error));
+    expect_ok(tiny_gpt_save(model, directory, &error), &error);
 }
 
 static void remove_saved(void)
@@ -237,10 +216,10 @@ static void expect_tied(struct tiny_gpt *model)
 
 START_TEST(tied_parameter_identity_survives_a_strict_load)
 {
-    struct tiny_gpt *model = golden_model(0), *loaded = NULL;
+    struct tiny_gpt *model = oracle_model(0), *loaded = NULL;
     expect_tied(model);
     save(model);
-    expect_ok(tiny_gpt_load(&loaded, directory, &error));
+    expect_ok(tiny_gpt_load(&loaded, directory, &error), &error);
     expect_tied(loaded);
     remove_saved();
     tiny_gpt_free(&loaded);
@@ -252,7 +231,7 @@ START_TEST(registered_floats_are_counted_once)
 {
     struct tiny_gpt *model = NULL;
     size_t formula = 0, sum = 0;
-    expect_ok(tiny_gpt_new(&model, &tiny, &error));
+    expect_ok(tiny_gpt_new(&model, &tiny, &error), &error);
     const struct parameters *p = tiny_gpt_parameters(model);
     for (int i = 0; i < p->count; i++)
         if (p->registry[i].tensor->data != p->token_embedding.weight.data)
@@ -269,7 +248,7 @@ END_TEST
 
 START_TEST(forward_shape_is_batch_tokens_vocabulary)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     for (int batch = 1; batch <= 3; batch++)
         for (int tokens = 1; tokens <= N; tokens += 4) {
             int32_t ids[3 * N] = { 0 };
@@ -277,7 +256,8 @@ START_TEST(forward_shape_is_batch_tokens_vocabulary)
                 .ids = ids, .batch = batch, .tokens = tokens
             };
             struct forward_output output = { 0 };
-            expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+            expect_ok(tiny_gpt_forward(model, &input, &output, &error),
+                      &error);
             ck_assert_int_eq(output.logits.rank, 3);
             ck_assert_int_eq(output.logits.shape[0], batch);
             ck_assert_int_eq(output.logits.shape[1], tokens);
@@ -296,13 +276,13 @@ static void trace(struct tiny_gpt *model, struct activations *activations)
         .activations = activations
     };
     struct forward_output output = { 0 };
-    expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+    expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
     forward_output_free(&output);
 }
 
 START_TEST(forward_shape_splits_into_heads)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct activations act = { 0 };
     trace(model, &act);
     const float *qkv = act.blocks[1].qkv.data;
@@ -327,7 +307,7 @@ END_TEST
 
 START_TEST(forward_shape_merges_the_heads_back)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct activations act = { 0 };
     trace(model, &act);
     for (int b = 0; b < B; b++)
@@ -354,7 +334,7 @@ static void full_logits(const struct tiny_gpt *model, const int32_t *ids,
         .ids = ids, .batch = batch, .tokens = tokens
     };
     struct forward_output output = { 0 };
-    expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+    expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
     memcpy(logits, output.logits.data,
            tensor_size(&output.logits) * sizeof *logits);
     forward_output_free(&output);
@@ -362,7 +342,7 @@ static void full_logits(const struct tiny_gpt *model, const int32_t *ids,
 
 START_TEST(a_future_token_changes_no_earlier_logit)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     static float before[B * T * V], after[B * T * V];
     int32_t ids[B * T];
     full_logits(model, golden_ids, B, T, before);
@@ -418,7 +398,7 @@ static double residual_by_hand(const struct block *block,
 
 START_TEST(first_block_matches_a_decomposed_causal_oracle)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct activations act = { 0 };
     trace(model, &act);
     const struct block *block = &tiny_gpt_parameters(model)->blocks[0];
@@ -459,7 +439,7 @@ static float model_loss(const struct tiny_gpt *model, const int32_t *labels)
         .ids = golden_ids, .batch = B, .tokens = T, .labels = labels
     };
     struct forward_output output = { 0 };
-    expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+    expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
     ck_assert(output.has_loss);
     float loss = output.loss;
     forward_output_free(&output);
@@ -468,7 +448,7 @@ static float model_loss(const struct tiny_gpt *model, const int32_t *labels)
 
 START_TEST(shifted_cross_entropy_matches_the_direct_formula)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     static float logits[B * T * V];
     double sum = 0;
     full_logits(model, golden_ids, B, T, logits);
@@ -485,7 +465,7 @@ END_TEST
 
 START_TEST(shifted_cross_entropy_leaves_out_ignored_labels)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     float loss = model_loss(model, golden_get(golden, "in.labels")->ids);
     expect_close("loss", &loss, golden_get(golden, "out.loss")->f32, 1, 0,
                  NULL, TOLERANCE);
@@ -499,7 +479,7 @@ END_TEST
 
 START_TEST(eval_is_deterministic_whatever_the_dropout)
 {
-    struct tiny_gpt *plain = golden_model(0), *model = golden_model(0.5);
+    struct tiny_gpt *plain = oracle_model(0), *model = oracle_model(0.5);
     static float expected[B * T * V];
     struct generator generator;
     generator_seed(&generator, 1, 2);
@@ -511,7 +491,7 @@ START_TEST(eval_is_deterministic_whatever_the_dropout)
             .generator = &generator
         };
         struct forward_output output = { 0 };
-        expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+        expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
         expect_same_bits("logits in evaluation", output.logits.data,
                          expected, sizeof expected);
         ck_assert_uint_eq(generator.state, before.state);
@@ -524,10 +504,10 @@ END_TEST
 
 START_TEST(state_dict_roundtrip_is_exact_to_the_bit)
 {
-    struct tiny_gpt *model = golden_model(0.25), *loaded = NULL;
+    struct tiny_gpt *model = oracle_model(0.25), *loaded = NULL;
     static float expected[B * T * V], logits[B * T * V];
     save(model);
-    expect_ok(tiny_gpt_load(&loaded, directory, &error));
+    expect_ok(tiny_gpt_load(&loaded, directory, &error), &error);
     remove_saved();
     const struct parameters *a = tiny_gpt_parameters(model);
     const struct parameters *b = tiny_gpt_parameters(loaded);
@@ -560,12 +540,12 @@ static void save_spoiled(struct tiny_gpt *model, const char *drop,
         entries[kept++] = extra;
     }
     snprintf(path, sizeof path, "%s/model.safetensors", directory);
-    expect_ok(safetensors_write(path, entries, kept, NULL, 0, &error));
+    expect_ok(safetensors_write(path, entries, kept, NULL, 0, &error), &error);
 }
 
 START_TEST(state_dict_roundtrip_refuses_missing_and_unknown_names)
 {
-    struct tiny_gpt *model = golden_model(0), *loaded = NULL;
+    struct tiny_gpt *model = oracle_model(0), *loaded = NULL;
     save(model);
     const char *const missing[] = {
         "token_embedding.weight", "blocks.1.mlp.down_proj.bias",
@@ -588,7 +568,7 @@ END_TEST
 
 START_TEST(backward_gives_every_parameter_its_finite_gradient)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct parameters *gradients = NULL;
     struct activations act = { 0 };
     struct forward_input input = {
@@ -596,11 +576,11 @@ START_TEST(backward_gives_every_parameter_its_finite_gradient)
         .labels = golden_get(golden, "in.labels")->ids, .activations = &act
     };
     struct forward_output output = { 0 };
-    expect_ok(parameters_new(&gradients, &tiny, &error));
-    expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+    expect_ok(parameters_new(&gradients, &tiny, &error), &error);
+    expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
     input.activations = NULL;
     expect_ok(tiny_gpt_backward(model, &input, &act, &output, gradients,
-                                &error));
+                                &error), &error);
     for (int i = 0; i < gradients->count; i++) {
         const struct parameter *g = &gradients->registry[i];
         if (g->alias)
@@ -639,7 +619,7 @@ static struct forward_output feed(const struct tiny_gpt *model,
         .past_key_values = past, .use_cache = use_cache
     };
     struct forward_output output = { 0 };
-    expect_ok(tiny_gpt_forward(model, &input, &output, &error));
+    expect_ok(tiny_gpt_forward(model, &input, &output, &error), &error);
     return output;
 }
 
@@ -659,7 +639,7 @@ static void expect_cache(const struct past_key_values *cache, int length)
 
 START_TEST(cache_pairs_are_batch_heads_length_head_dim)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct forward_output first = feed(model, NULL, 0, 3, true);
     expect_cache(&first.past_key_values, 3);
     struct forward_output second = feed(model, &first.past_key_values, 3, 7,
@@ -673,7 +653,7 @@ END_TEST
 
 START_TEST(cache_is_absent_unless_asked_for)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct forward_output first = feed(model, NULL, 0, 3, true);
     struct forward_output without = feed(model, NULL, 0, 3, false);
     struct forward_output consumed = feed(model, &first.past_key_values, 3,
@@ -702,12 +682,12 @@ static void expect_prefix(const struct tensor *longer,
 
 START_TEST(cache_grows_behind_what_it_held)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     for (int cut = 1; cut < T; cut++) {
         struct forward_output first = feed(model, NULL, 0, cut, true);
         struct past_key_values *past = &first.past_key_values;
         struct past_key_values kept = { 0 };
-        expect_ok(past_key_values_prefix(past, cut, &kept, &error));
+        expect_ok(past_key_values_prefix(past, cut, &kept, &error), &error);
         struct forward_output second = feed(model, past, cut, T, true);
         for (int l = 0; l < L; l++) {
             const struct layer_kv *made = &second.past_key_values.layers[l];
@@ -724,7 +704,7 @@ END_TEST
 
 START_TEST(cache_that_went_in_is_unchanged_to_the_bit)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct forward_output first = feed(model, NULL, 0, 3, true);
     enum { SIZE = B * H * 3 * D };
     static float copies[L][2][SIZE];
@@ -767,7 +747,7 @@ static void expect_logits(const char *what, const struct tensor *logits,
 
 START_TEST(tokenwise_cache_equals_full_forward)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct forward_output last = { 0 };
     const float *full = golden_get(golden, "out.logits")->f32;
     for (int t = 0; t < T; t++) {
@@ -784,7 +764,7 @@ END_TEST
 
 START_TEST(chunked_cache_equals_full_forward)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const float *full = golden_get(golden, "out.logits")->f32;
     for (int a = 1; a < T - 1; a++)
         for (int b = a + 1; b < T; b++) {
@@ -819,7 +799,7 @@ static void expect_final(const struct past_key_values *cache)
 
 START_TEST(final_caches_are_equal_whichever_way)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     for (int chunk = 1; chunk <= T; chunk++) {
         struct forward_output last = { 0 };
         for (int from = 0; from < T; from += chunk) {
@@ -847,8 +827,8 @@ static struct past_key_values some_cache(int layers, int batch, int heads,
     };
     const int shape[] = { batch, heads, length, width };
     for (int l = 0; l < layers; l++) {
-        expect_ok(tensor_new(&past.layers[l].key, 4, shape, &error));
-        expect_ok(tensor_new(&past.layers[l].value, 4, shape, &error));
+        expect_ok(tensor_new(&past.layers[l].key, 4, shape, &error), &error);
+        expect_ok(tensor_new(&past.layers[l].value, 4, shape, &error), &error);
     }
     return past;
 }
@@ -869,7 +849,7 @@ static void refuses(struct tiny_gpt *model, struct past_key_values past)
 
 START_TEST(malformed_cache_is_refused_and_nothing_changes)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     refuses(model, some_cache(L - 1, B, H, 3, D));
     refuses(model, some_cache(L + 1, B, H, 3, D));
     refuses(model, some_cache(L, B + 1, H, 3, D));
@@ -882,7 +862,7 @@ START_TEST(malformed_cache_is_refused_and_nothing_changes)
                                           : &past.layers[l].key;
             tensor_free(tensor);
             expect_ok(tensor_new(tensor, 4, (const int[]){ B, H, 2, D },
-                                 &error));
+                                 &error), &error);
             refuses(model, past);
             past = some_cache(L, B, H, 3, D);
             tensor_free(value ? &past.layers[l].value : &past.layers[l].key);
@@ -894,7 +874,7 @@ END_TEST
 
 START_TEST(context_overflow_is_refused_with_and_without_a_past)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const int32_t ids[B * (N + 1)] = { 0 };
     for (int length = 0; length <= N; length++)
         for (int tokens = 1; tokens <= N + 1; tokens++) {
@@ -927,14 +907,14 @@ static struct generate_output generate(struct tiny_gpt *model,
                                        struct generate_input input)
 {
     struct generate_output output = { 0 };
-    expect_ok(tiny_gpt_generate(model, &input, &output, &error));
+    expect_ok(tiny_gpt_generate(model, &input, &output, &error), &error);
     return output;
 }
 
 START_TEST(greedy_generation_equals_whole_prefix_recomputation)
 {
     static const int32_t text[N] = { 3, 17, 0, 22, 9, 9, 14, 1, 20, 5, 11 };
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     int32_t prompt[B * 4];
     for (int tokens = 1; tokens < N; tokens++) {
         struct generate_output output = generate(model,
@@ -978,7 +958,7 @@ static int32_t draw_by_hand(const float *logits, double temperature,
 
 START_TEST(one_step_sampling_matches_an_explicit_generator)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     static float logits[B * T * V];
     full_logits(model, golden_ids, B, T, logits);
     for (uint64_t seed = 0; seed < 50; seed++) {
@@ -1003,7 +983,7 @@ END_TEST
 
 START_TEST(sampling_repeats_under_equal_seeds)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct generate_output outputs[3];
     const uint64_t seeds[] = { 9, 9, 10 };
     for (int k = 0; k < 3; k++) {
@@ -1027,7 +1007,7 @@ END_TEST
    EOS tells where each id comes first. */
 START_TEST(generation_stops_when_every_row_has_said_eos)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     const int32_t prompt[] = { 1, 2, 3 };
     struct generate_input input = {
         .ids = prompt, .batch = 3, .tokens = 1, .max_new_tokens = 11,
@@ -1071,7 +1051,7 @@ static bool count_step(void *context, const int32_t *ids, int batch)
 
 START_TEST(generation_refuses_overflow_before_anything_changes)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct generator generator;
     generator_seed(&generator, 4, 1);
     const struct generator before = generator;
@@ -1102,7 +1082,7 @@ END_TEST
 
 START_TEST(generation_of_no_tokens_returns_a_copy)
 {
-    struct tiny_gpt *model = golden_model(0);
+    struct tiny_gpt *model = oracle_model(0);
     struct generate_output output = generate(model, (struct generate_input){
         .ids = golden_ids, .batch = B, .tokens = T,
         .eos_token_id = NO_EOS });
@@ -1121,7 +1101,7 @@ START_TEST(generation_restores_the_mode)
 {
     const enum mode modes[] = { MODE_TRAINING, MODE_EVALUATION };
     for (int k = 0; k < 2; k++) {
-        struct tiny_gpt *model = golden_model(0.5);
+        struct tiny_gpt *model = oracle_model(0.5);
         struct generate_input input = {
             .ids = golden_ids, .batch = B, .tokens = 2,
             .max_new_tokens = 3, .eos_token_id = NO_EOS

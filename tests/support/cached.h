@@ -11,6 +11,7 @@
 #include "support/compare.h"
 #include "support/golden.h"
 #include "support/harness.h"
+#include "support/models.h"
 
 enum { TEXT_MAX = 512 };
 
@@ -23,40 +24,13 @@ struct cached {
     int batch, tokens;
 };
 
-static inline struct tiny_gpt *cached_model_new(const struct gpt_config *config)
-{
-    struct tiny_gpt *model = NULL;
-    struct error error = {0};
-    ck_assert_msg(tiny_gpt_new(&model, config, &error) == STATUS_OK, "%s",
-                  error.message);
-    return model;
-}
-
 /* The model and the text of tests/golden/gpt_tiny.safetensors:
    V 23, N 12, C 16, L 2, H 4, D 4; B 2, 7 tokens. */
 static inline struct cached cached_golden(void)
 {
     struct golden *golden = golden_open("gpt_tiny");
-    const struct gpt_config config = {
-        .vocab_size = (int)golden_number(golden, "vocab_size"),
-        .context_length = (int)golden_number(golden, "context_length"),
-        .d_model = (int)golden_number(golden, "d_model"),
-        .n_layers = (int)golden_number(golden, "n_layers"),
-        .n_heads = (int)golden_number(golden, "n_heads"),
-        .d_ff = (int)golden_number(golden, "d_ff"),
-        .layer_norm_eps = golden_number(golden, "layer_norm_eps")
-    };
     struct cached cached = {.golden = golden,
-                            .model = cached_model_new(&config)};
-    struct parameters *p = tiny_gpt_parameters(cached.model);
-    for (int k = 0; k < p->count; k++)
-        if (!p->registry[k].alias) {
-            const struct golden_tensor *w =
-                golden_get(golden, "w.%s", p->registry[k].path);
-            ck_assert_uint_eq(w->count, tensor_size(p->registry[k].tensor));
-            memcpy(p->registry[k].tensor->data, w->f32,
-                   w->count * sizeof (float));
-        }
+                            .model = golden_model(golden, 0)};
     const struct golden_tensor *ids = golden_get(golden, "in.ids");
     cached.config = tiny_gpt_config(cached.model);
     cached.batch = ids->shape[0];
@@ -74,18 +48,12 @@ static inline struct cached cached_noise(void)
         .vocab_size = 13, .context_length = 9, .d_model = 10, .n_layers = 3,
         .n_heads = 2, .d_ff = 7, .layer_norm_eps = 1e-5
     };
-    struct cached cached = {.model = cached_model_new(&config), .batch = 3,
+    struct cached cached = {.model = new_model(&config), .batch = 3,
                             .tokens = 9};
-    struct parameters *p = tiny_gpt_parameters(cached.model);
     uint32_t state = 4;
-    for (size_t k = 0; k < p->size; k++) {
-        state = state * 1664525u + 1013904223u;
-        p->storage[k] = (float)(state >> 8) / 16777216.0f - 0.5f;
-    }
-    for (int k = 0; k < cached.batch * cached.tokens; k++) {
-        state = state * 1664525u + 1013904223u;
-        cached.ids[k] = (int32_t)((state >> 8) % 13u);
-    }
+    noisy_weights(tiny_gpt_parameters(cached.model), &state);
+    for (int k = 0; k < cached.batch * cached.tokens; k++)
+        cached.ids[k] = (int32_t)(noise_bits(&state) % 13u);
     cached.config = tiny_gpt_config(cached.model);
     return cached;
 }
@@ -119,8 +87,8 @@ cached_run(const struct cached *cached, int from, int count,
     };
     struct forward_output output = {0};
     struct error error = {0};
-    ck_assert_msg(tiny_gpt_forward(cached->model, &input, &output, &error)
-                  == STATUS_OK, "%s", error.message);
+    expect_ok(tiny_gpt_forward(cached->model, &input, &output, &error),
+              &error);
     return output;
 }
 
