@@ -184,15 +184,15 @@ lint: build/bin/lint  ## the book's form: prose before each chunk, no orphan…
 	@echo "lint: nothing to say"
 tools: $(TANGLE)
 
-tangled: $(TANGLE)  ## write the whole book as plain C into tangled/
-	@$(TANGLE) --out build/plain $(NW) > build/plain.files
+build/plain.files: $(NW) $(TANGLE)
+	@$(TANGLE) --out build/plain $(NW) > $@
+tangled: build/plain.files  ## write the whole book as plain C into tangled/
 	@mkdir -p tangled; cd tangled && find . -type f | sed 's|^\./||' | \
 	    { grep -vxF -f ../build/plain.files || true; } | xargs -r rm -f
 	@while read -r f; do cmp -s build/plain/$$f tangled/$$f || \
 	    install -D -m 644 build/plain/$$f tangled/$$f; \
 	    done < build/plain.files
-check-tangled: $(TANGLE)  ## fail when tangled/ is not what the book says
-	@$(TANGLE) --out build/plain $(NW) > build/plain.files
+check-tangled: build/plain.files  ## fail when tangled/ is not what the book says
 	@while read -r f; do cmp build/plain/$$f tangled/$$f || exit 1; \
 	    done < build/plain.files
 	@cd tangled && extra=$$(find . -type f | sed 's|^\./||' | \
