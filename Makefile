@@ -131,18 +131,18 @@ IS_STAGE = [ -n "$(filter $*,$(STAGES))" ] || \
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
 	@$(IS_STAGE)
 	+@$(ONE)=$* verdict
+# Goals that share a directory wait for each other, also under make -j.
+chapter-$(LAST): compile
 compile: tools  ## compile the program and every suite
 	+@$(ONE)=$(LAST) ALL=1 program suites
 	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
-check: tools  ## run every suite against the whole book
-	+@$(ONE)=$(LAST) ALL=1 program verdict
-	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt
+check: chapter-$(LAST)  ## run every suite against the whole book
+	+@$(ONE)=$(LAST) ALL=1 verdict
 check-every: $(STAGES:%=chapter-%)  ## chapter-1, chapter-2, ... each alone
-tier-%: $(TANGLE)  ## tier-0 .. tier-3: the tests of one tier of the lab
+tier-%: compile  ## tier-0 .. tier-3: the tests of one tier of the lab
 	+@$(ONE)=$(LAST) ALL=1 TIER=$* tier
 wrong: $(STAGES:%=wrong-%)  ## every wrong path must be caught and routed
-wrong-%: $(TANGLE)  ## wrong-N: the wrong paths of chapter N
-	@$(IS_STAGE)
+wrong-%: chapter-%  ## wrong-N: the wrong paths of chapter N
 	+@$(ONE)=$* wrong-paths
 
 asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
