@@ -110,7 +110,7 @@ all)
     step "compile the program and its suites" make "$JOBS" compile
     step "run every suite" make "$JOBS" check
     step "weave the book (HTML and PDF)" make "$JOBS" book
-    tail -n 20 build/log/run-every-suite.log | grep passed
+    grep passed build/log/run-every-suite.log | sort -u
     cat <<'TEXT'
 
 The book:   build/html/index.html
@@ -122,7 +122,7 @@ check)
     install_packages "$TOOLS"
     step "tangle and compile the book" make "$JOBS" compile
     step "run every suite" make "$JOBS" check
-    grep passed build/log/run-every-suite.log
+    grep passed build/log/run-every-suite.log | sort -u
     ;;
 install)
     case ${2:-} in
