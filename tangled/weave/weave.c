@@ -182,7 +182,6 @@ struct name {
     struct list users;          /* struct chunk */
     struct name *replaces;      /* a wrong path or a later body of this */
     struct name *replaced_by;   /* from a later chapter on */
-    bool blank;                 /* a re-solve blanks it */
 };
 
 struct block {
@@ -212,13 +211,23 @@ enum page_kind { PREFACE, CHAPTER, APPENDIX };
 
 struct swap { char *chunk, *by, *mechanism, *owner; };
 
+struct blank {
+    char *chunk, *declares;     /* as the front matter says */
+    struct name *name, *body;   /* that chunk, and whose body holds here */
+};
+
+struct stage {
+    char *key, *title, *minutes, *stop;         /* "5"; of parts "10.2" */
+    struct list blanks;         /* struct blank */
+};
+
 struct page {
     const char *file;
     char *slug, *label;         /* "05-mask", "5" */
     enum page_kind kind;
     int number;
-    char *title, *stage, *minutes, *stop, *purpose;
-    struct list blanks;         /* char * */
+    char *title, *purpose;
+    struct list stages;         /* struct stage: one, or one a part */
     struct list wrong, supersedes;      /* struct swap */
     struct list blocks, sections;
     int chunks, figures, prose_lines, code_lines;
@@ -500,18 +509,13 @@ static yaml_node_t *field(yaml_document_t *d, yaml_node_t *map,
     }
     return NULL;
 }
-static void read_list(yaml_document_t *d, yaml_node_t *seq, struct list *out)
+static void read_swaps(yaml_document_t *d, yaml_node_t *seq, struct list *out)
 {
     if (seq == NULL || seq->type != YAML_SEQUENCE_NODE)
         return;
     for (yaml_node_item_t *i = seq->data.sequence.items.start;
          i < seq->data.sequence.items.top; i++) {
         yaml_node_t *item = yaml_document_get_node(d, *i);
-        char *s = scalar(item);
-        if (s != NULL) {
-            push(out, s);
-            continue;
-        }
         struct swap *w = take(sizeof *w);
         w->chunk = scalar(field(d, item, "chunk"));
         w->by = scalar(field(d, item, "by"));
@@ -521,19 +525,58 @@ static void read_list(yaml_document_t *d, yaml_node_t *seq, struct list *out)
             push(out, w);
     }
 }
+static void read_blanks(yaml_document_t *d, yaml_node_t *seq,
+                        struct list *out)
+{
+    if (seq == NULL || seq->type != YAML_SEQUENCE_NODE)
+        return;
+    for (yaml_node_item_t *i = seq->data.sequence.items.start;
+         i < seq->data.sequence.items.top; i++) {
+        yaml_node_t *item = yaml_document_get_node(d, *i);
+        struct blank *b = take(sizeof *b);
+        b->chunk = scalar(item);
+        if (b->chunk == NULL)
+            b->chunk = scalar(field(d, item, "chunk"));
+        b->declares = scalar(field(d, item, "declares"));
+        push(out, b);
+    }
+}
+static void read_stage(struct page *p, yaml_document_t *d, yaml_node_t *map,
+                       const char *key)
+{
+    struct stage *s = take(sizeof *s);
+    s->key = scalar(field(d, map, key));
+    if (strcmp(key, "part") == 0)
+        s->title = scalar(field(d, map, "title"));
+    s->minutes = scalar(field(d, map, "minutes"));
+    s->stop = scalar(field(d, map, "stop"));
+    read_blanks(d, field(d, map, "blanks"), &s->blanks);
+    if (s->key != NULL)
+        push(&p->stages, s);
+    else if (s->minutes || s->stop || s->blanks.n > 0)
+        complain(p->file, 1, "front matter: a stage without its %s", key);
+}
 
+static void read_stages(struct page *p, yaml_document_t *d, yaml_node_t *root)
+{
+    yaml_node_t *parts = field(d, root, "parts");
+    if (parts == NULL || parts->type != YAML_SEQUENCE_NODE) {
+        read_stage(p, d, root, "stage");
+        return;
+    }
+    for (yaml_node_item_t *i = parts->data.sequence.items.start;
+         i < parts->data.sequence.items.top; i++)
+        read_stage(p, d, yaml_document_get_node(d, *i), "part");
+}
 static void read_fields(struct page *p, yaml_document_t *d)
 {
     yaml_node_t *root = yaml_document_get_root_node(d);
     char *title = scalar(field(d, root, "title"));
     p->title = title ? title : p->title;
-    p->stage = scalar(field(d, root, "stage"));
-    p->minutes = scalar(field(d, root, "minutes"));
-    p->stop = scalar(field(d, root, "stop"));
     p->purpose = scalar(field(d, root, "purpose"));
-    read_list(d, field(d, root, "blanks"), &p->blanks);
-    read_list(d, field(d, root, "wrong"), &p->wrong);
-    read_list(d, field(d, root, "supersedes"), &p->supersedes);
+    read_stages(p, d, root);
+    read_swaps(d, field(d, root, "wrong"), &p->wrong);
+    read_swaps(d, field(d, root, "supersedes"), &p->supersedes);
 }
 static char *unquote(const char *s, size_t n)
 {
@@ -739,11 +782,6 @@ static struct name *connect_swap(struct page *p, const struct swap *w)
 
 static void connect_front_matter(struct page *p)
 {
-    for (size_t i = 0; i < p->blanks.n; i++) {
-        struct name *n = need_name(p, p->blanks.at[i]);
-        if (n != NULL)
-            n->blank = true;
-    }
     for (size_t i = 0; i < p->wrong.n; i++)
         connect_swap(p, p->wrong.at[i]);
     for (size_t i = 0; i < p->supersedes.n; i++) {
@@ -752,6 +790,75 @@ static void connect_front_matter(struct page *p)
         if (old != NULL)
             old->replaced_by = find(&book.names, w->by);
     }
+}
+static struct name *body_on(const struct page *here, const char *chunk)
+{
+    const char *body = chunk;
+    for (size_t i = 0; i < book.pages.n; i++) {
+        const struct page *p = book.pages.at[i];
+        for (size_t k = 0; k < p->supersedes.n; k++) {
+            const struct swap *w = p->supersedes.at[k];
+            if (w->by && (strcmp(w->chunk, chunk) == 0
+                          || strcmp(w->chunk, body) == 0))
+                body = w->by;
+        }
+        if (p == here)
+            break;
+    }
+    return find(&book.names, body);
+}
+
+static void connect_blanks(struct page *p)
+{
+    for (size_t i = 0; i < p->stages.n; i++) {
+        struct stage *s = p->stages.at[i];
+        for (size_t k = 0; k < s->blanks.n; k++) {
+            struct blank *b = s->blanks.at[k];
+            b->name = need_name(p, b->chunk);
+            b->body = b->name ? body_on(p, b->chunk) : NULL;
+        }
+    }
+}
+
+static bool is_blank(const struct chunk *c)
+{
+    for (size_t i = 0; i < c->page->stages.n; i++) {
+        const struct stage *s = c->page->stages.at[i];
+        for (size_t k = 0; k < s->blanks.n; k++)
+            if (((const struct blank *)s->blanks.at[k])->body == c->name)
+                return true;
+    }
+    return false;
+}
+static int minutes_on(const struct page *p, const char *key)
+{
+    int minutes = 0;
+    for (size_t i = 0; i < p->stages.n; i++) {
+        const struct stage *s = p->stages.at[i];
+        if (s->minutes && (key == NULL || strcmp(s->key, key) == 0))
+            minutes += atoi(s->minutes);
+    }
+    return minutes;
+}
+
+static int budget(const struct stage *s)
+{
+    int minutes = 0;
+    for (size_t i = 0; i < book.pages.n; i++)
+        minutes += minutes_on(book.pages.at[i], s->key);
+    return minutes;
+}
+
+static const struct page *other_page(const struct page *here,
+                                     const struct stage *s)
+{
+    for (size_t i = 0; i < book.pages.n; i++) {
+        const struct page *p = book.pages.at[i];
+        for (size_t k = 0; p != here && k < p->stages.n; k++)
+            if (strcmp(((struct stage *)p->stages.at[k])->key, s->key) == 0)
+                return p;
+    }
+    return NULL;
 }
 static bool is_word(char c)
 {
@@ -890,18 +997,23 @@ static void html_address(struct text *t, const struct page *here,
 }
 
 /* A chunk as a Markdown link: [⟨name⟩](05-mask.html#chunk:…){.chunkref} */
-static void markdown_chunk(struct text *t, const char *name)
+static void markdown_link(struct text *t, const char *text,
+                          const struct name *to)
 {
-    const struct name *n = find(&book.names, name);
     put(t, "[⟨");
-    put_name(t, markdown_escapes, "`", "`", name);
+    put_name(t, markdown_escapes, "`", "`", text);
     put(t, "⟩");
-    if (n == NULL)
+    if (to == NULL)
         put(t, "]{.chunkname}");
     else
         putf(t, "](%s.html#%s){.chunkref}",
-             ((struct chunk *)n->definitions.at[0])->page->slug,
-             ((struct chunk *)n->definitions.at[0])->anchor);
+             ((struct chunk *)to->definitions.at[0])->page->slug,
+             ((struct chunk *)to->definitions.at[0])->anchor);
+}
+
+static void markdown_chunk(struct text *t, const char *name)
+{
+    markdown_link(t, name, find(&book.names, name));
 }
 enum language { PLAIN, C, LUA, SHELL };
 enum style { KEYWORD, COMMENT, STRING, STYLES };
@@ -1215,7 +1327,7 @@ static void html_head(struct text *t, const struct chunk *c)
     html_name(t, c->name->text);
     putf(t, "⟩</a>%s <span class=\"no\">%s</span>", c->nth ? "+≡" : "≡",
          c->number);
-    if (c->name->blank)
+    if (is_blank(c))
         put(t, " <span class=\"tag\">blank</span>");
     html_jump(t, c, sibling(c, -1), "↑", "begun or continued above");
     html_jump(t, c, sibling(c, 1), "↓", "continued");
@@ -1619,33 +1731,47 @@ static void chapter_map(struct text *t)
     }
     putf(t, "|   | all |   |   | %d | %d |\n", prose, code);
 }
-static void card_list(struct text *t, const char *term,
-                      const struct list *names)
+static void card_blanks(struct text *t, const struct stage *s)
 {
-    putf(t, "%s\n:   ", term);
-    for (size_t i = 0; i < names->n; i++) {
+    put(t, "Blanks\n:   ");
+    for (size_t i = 0; i < s->blanks.n; i++) {
+        const struct blank *b = s->blanks.at[i];
+        if (b->body == NULL)
+            continue;
         put(t, i ? "    - " : "- ");
-        markdown_chunk(t, names->at[i]);
+        markdown_link(t, b->chunk, b->body);
         put(t, "\n");
     }
     put(t, "\n");
 }
 
+static void card_stage(struct text *t, const struct page *p,
+                       const struct stage *s)
+{
+    const struct page *other = other_page(p, s);
+    putf(t, "Stage\n:   %s%s%s", s->key, s->title ? ", " : "",
+         s->title ? s->title : "");
+    if (other != NULL && other->sections.n > 0)
+        putf(t, ", with [%s](%s.html#%s)", other->title, other->slug,
+             ((const struct section *)other->sections.at[0])->id);
+    put(t, "\n\n");
+    if (budget(s) > 0)
+        putf(t, "Budget\n:   %d minutes%s\n\n", budget(s),
+             other ? " for both" : "");
+    if (s->stop)
+        putf(t, "Stop when\n:   %s\n\n", s->stop);
+    if (s->blanks.n > 0)
+        card_blanks(t, s);
+}
 static void card(struct text *t, const struct page *p)
 {
     if (p->purpose)
         putf(t, "\n::: purpose\n%s\n:::\n", p->purpose);
-    if (!p->stage && !p->minutes && !p->stop && p->blanks.n == 0)
+    if (p->stages.n == 0)
         return;
     put(t, "\n::: card\n");
-    if (p->stage)
-        putf(t, "Stage\n:   %s\n\n", p->stage);
-    if (p->minutes && atoi(p->minutes) > 0)
-        putf(t, "Budget\n:   %s minutes\n\n", p->minutes);
-    if (p->stop)
-        putf(t, "Stop when\n:   %s\n\n", p->stop);
-    if (p->blanks.n > 0)
-        card_list(t, "Blanks", &p->blanks);
+    for (size_t i = 0; i < p->stages.n; i++)
+        card_stage(t, p, p->stages.at[i]);
     put(t, ":::\n");
 }
 static void code_span(struct text *t, const char *s, size_t n)
@@ -1954,8 +2080,8 @@ static void contents_row(struct text *t, const struct page *p)
     put(t, "[");
     escape(t, markdown_escapes, p->title, strlen(p->title));
     putf(t, "](%s.html){.title}", p->slug);
-    if (p->minutes && atoi(p->minutes) > 0)
-        putf(t, " [%s min]{.budget}", p->minutes);
+    if (minutes_on(p, NULL) > 0)
+        putf(t, " [%d min]{.budget}", minutes_on(p, NULL));
     putf(t, "\n\n%s\n:::\n", p->purpose ? p->purpose : "");
 }
 
@@ -1969,7 +2095,7 @@ static void write_contents(void)
     for (size_t i = 0; i < book.pages.n; i++) {
         const struct page *p = book.pages.at[i];
         contents_row(&t, p);
-        minutes += p->minutes ? atoi(p->minutes) : 0;
+        minutes += minutes_on(p, NULL);
     }
     put(&t, "\n::: row\n[Index of chunks](chunks.html){.title}\n\n"
         "Every chunk, where it is defined and who uses it.\n:::\n"
@@ -2181,6 +2307,8 @@ static void connect(void)
         connect_uses(book.chunks.at[i]);
     for (size_t i = 0; i < book.pages.n; i++)
         connect_front_matter(book.pages.at[i]);
+    for (size_t i = 0; i < book.pages.n; i++)
+        connect_blanks(book.pages.at[i]);
     connect_identifiers();
 }
 static void write_book(void)
