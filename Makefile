@@ -39,6 +39,9 @@ BUILD    := build$(VARIANT:%=/%)
 TANGLE   := build/bin/tangle
 RUN      ?=
 LINES    ?= --lines
+# what the suites' made-up inputs depend on, for a verdict of its own
+SEED     ?=
+TRY      := $(SEED:%=-%)
 
 .PHONY: all
 all: tangled check book  ## tangle, compile, check and weave everything
@@ -74,7 +77,7 @@ $(B)/support/%.o: tests/support/%.c
 $(B)/%.o: tests/%.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -MMD -Itests -I$(B)/src \
-	    -DTINYGPT_PROGRAM='"$(B)/tinygpt"' -c $< -o $@
+	    -c $< -o $@
 $(B)/libtinygpt.a: $(OBJECTS)
 	@rm -f $@; ar rcs $@ $^
 $(B)/tinygpt: $(B)/obj/tinygpt.o $(B)/libtinygpt.a
@@ -83,50 +86,60 @@ $(SUITES): %: %.o $(SUPPORT) $(B)/libtinygpt.a | $(B)/tinygpt
 	@$(CC) $(CFLAGS) $(WRAP) $^ $(CHECK_LIBS) $(LDLIBS) -o $@
 -include $(wildcard $(B)/obj/*.d $(B)/support/*.d $(B)/*.d)
 
-.PHONY: verdict program suites wrong-paths tier
+.PHONY: verdict program suites wrong-paths tier some-seeds
 program: $(B)/tinygpt ; @:
 suites: $(SUITES) ; @:
 # an unchanged suite that passed is not run again
-verdict: $(SUITES:%=%.passed)
+verdict: $(SUITES:%=%.passed$(TRY))
 	@cat $^
 	@$(if $^,true,echo "no suite for chapter $(N) yet")
-%.passed: % $(B)/tinygpt $(wildcard tests/golden/*)
-	@$(RUN) $< --chunks $(B)/src/.places > $@.log \
+%.passed$(TRY): % $(B)/tinygpt $(wildcard tests/golden/*)
+	@$(RUN) $< --chunks $(B)/src/.places $(SEED:%=--seed %) > $@.log \
 	    || { cat $@.log; rm -f $@; exit 1; }
 	@mv $@.log $@
 tier: $(SUITES)
-	@failed=0; for s in $^; do $$s --tier $(TIER) \
+	@failed=0; for s in $^; do $$s --tier $(TIER) $(SEED:%=--seed %) \
 	    --chunks $(B)/src/.places || failed=1; done; exit $$failed
+some-seeds: $(SUITES)
+	@for k in $$(seq $(SEEDS)); do \
+	    seed=$$(od -An -N8 -tu8 /dev/urandom | tr -d ' '); \
+	    for s in $^; do $$s --seed $$seed --chunks $(B)/src/.places \
+	        > $(B)/seeds.log 2>&1 || { cat $(B)/seeds.log; \
+	        echo "again: $$s --seed $$seed"; exit 1; }; done; done; \
+	 echo "$(words $(SUITES)) suites pass with $(SEEDS) random seeds each"
 
 # one wrong path: tangle with the swap, compile what that changes, link it
 # in front of the chapter's library, and expect the suite to name the owner.
 # A verdict of failure is printed with the others, and not kept.
-VERDICTS := $(WRONG:%=$(B)/wrong/%/verdict)
+VERDICTS := $(WRONG:%=$(B)/wrong/%/verdict$(TRY))
 wrong-paths: $(VERDICTS)
 	@cat /dev/null $^; caught=$$(cat /dev/null $^ | grep -c ': caught by '); \
 	 grep -L ': caught by ' $^ /dev/null | grep -v /dev/null | xargs -r rm; \
 	 echo "chapter $(N): $$caught of $(words $(VERDICTS)) wrong paths caught"; \
 	 [ $$caught -eq $(words $(VERDICTS)) ]
-$(B)/wrong/%/verdict: $(B)/files.mk $(SUITES) Makefile
+.SECONDARY: $(WRONG:%=$(B)/wrong/%/suite)
+$(B)/wrong/%/suite: $(B)/files.mk $(SUITES) Makefile
 	@mkdir -p $(@D)/src
 	@$(TANGLE) --lines --wrong $* --out $(@D)/src $(NW_N) > /dev/null
 	@rm -f $(@D)/*.o; cd $(@D)/src; for f in *.c; do \
 	    cmp -s $$f $(CURDIR)/$(B)/src/$$f || echo $$f; done > ../.changed
 	@for f in $$(cat $(@D)/.changed); do $(CC) $(CFLAGS) -I$(@D)/src \
 	    -c $(@D)/src/$$f -o $(@D)/$${f%.c}.o || exit 1; done
-	@key=$*; s=suite_$${key%%-*}; \
-	 $(CC) $(CFLAGS) $(WRAP) $(B)/$$s.o $(@D)/*.o $(SUPPORT) \
-	    $(B)/libtinygpt.a $(CHECK_LIBS) $(LDLIBS) -o $(@D)/$$s && \
-	 { printf '%s: ' '$*'; $(@D)/$$s --expect-owner \
-	    "$$(cat $(@D)/src/.owner)" 2> $(@D)/stderr; true; } > $@
+	@key=$*; $(CC) $(CFLAGS) $(WRAP) $(B)/suite_$${key%%-*}.o $(@D)/*.o \
+	    $(SUPPORT) $(B)/libtinygpt.a $(CHECK_LIBS) $(LDLIBS) -o $@
+$(B)/wrong/%/verdict$(TRY): $(B)/wrong/%/suite $(B)/tinygpt
+	@{ printf '%s: ' '$*'; $< --expect-owner "$$(cat $(@D)/src/.owner)" \
+	    --program $(B)/tinygpt $(SEED:%=--seed %) 2> $(@D)/stderr; \
+	   true; } > $@
 else
 
 # ------------------------------------------------------------------- targets
 ONE := $(MAKE) --no-print-directory N
+SEEDS ?= 20
 IS_STAGE = [ -n "$(filter $*,$(STAGES))" ] || \
     { echo "no chapter $*: the book has $(STAGES)" >&2; exit 1; }
 
-.PHONY: compile check check-every wrong tangled check-tangled tools \
+.PHONY: compile check check-every seeds wrong tangled check-tangled tools \
     asan valgrind coverage clang lint clean help
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
 	@$(IS_STAGE)
@@ -139,6 +152,8 @@ compile: tools  ## compile the program and every suite
 check: chapter-$(LAST)  ## run every suite against the whole book
 	+@$(ONE)=$(LAST) ALL=1 verdict
 check-every: $(STAGES:%=chapter-%)  ## chapter-1, chapter-2, ... each alone
+seeds: compile  ## every suite with SEEDS=20 random seeds
+	+@$(ONE)=$(LAST) ALL=1 SEEDS=$(SEEDS) some-seeds
 tier-%: compile  ## tier-0 .. tier-3: the tests of one tier of the lab
 	+@$(ONE)=$(LAST) ALL=1 TIER=$* tier
 wrong: $(STAGES:%=wrong-%)  ## every wrong path must be caught and routed

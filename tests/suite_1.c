@@ -1421,8 +1421,8 @@ static char output[16384];
 
 static int tinygpt(const char *format, ...)
 {
-    char line[1024];
-    int at = snprintf(line, sizeof line, "%s ", TINYGPT_PROGRAM);
+    char line[6000];
+    int at = snprintf(line, sizeof line, "'%s' ", harness_program());
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line + at, sizeof line - (size_t)at, format, arguments);

@@ -1796,13 +1796,13 @@ static int run_train(const char *format, ...)
 
 static int run_train(const char *format, ...)
 {
-    char arguments[1024], command[1400];
+    char arguments[1024], command[6000];
     va_list list;
     va_start(list, format);
     vsnprintf(arguments, sizeof arguments, format, list);
     va_end(list);
-    snprintf(command, sizeof command, "%s train %s > '%s' 2>&1",
-             TINYGPT_PROGRAM, arguments, below("said"));
+    snprintf(command, sizeof command, "'%s' train %s > '%s' 2>&1",
+             harness_program(), arguments, below("said"));
     int status = system(command);
     size_t length;
     char *bytes = read_whole(below("said"), &length);
@@ -1938,8 +1938,8 @@ static pid_t start_train(const char *out, bool resume)
     strcpy(text_path, below("text"));
     strcpy(directory_path, below(out));
     snprintf(log, sizeof log, "%s.log", directory_path);
-    char *words[] = { TINYGPT_PROGRAM, "train", "--text", text_path, "--log",
-        log, resume ? "--resume" : "--out", directory_path, "--steps",
+    char *words[] = { (char *)harness_program(), "train", "--text",
+        text_path, "--log", log, resume ? "--resume" : "--out", directory_path, "--steps",
         "100000", resume ? NULL : "--context", "16", "--d-model", "8",
         "--layers", "1", "--heads", "2", "--batch", "2", "--dropout", "0.1",
         NULL };
@@ -1949,8 +1949,8 @@ static pid_t start_train(const char *out, bool resume)
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 2, below("said"),
                                      O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    ck_assert_int_eq(posix_spawn(&child, TINYGPT_PROGRAM, &actions, NULL,
-                                 words, environment), 0);
+    ck_assert_int_eq(posix_spawn(&child, words[0], &actions, NULL, words,
+                                 environment), 0);
     posix_spawn_file_actions_destroy(&actions);
     return child;
 }

@@ -723,8 +723,9 @@ END_TEST
 static const char *run_program(const char *arguments, int expected)
 {
     static char output[8192];
-    char line[512];
-    snprintf(line, sizeof line, "%s %s 2>&1", TINYGPT_PROGRAM, arguments);
+    char line[6000];
+    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
+             arguments);
     FILE *pipe = popen(line, "r");
     ck_assert_ptr_nonnull(pipe);
     output[fread(output, 1, sizeof output - 1, pipe)] = '\0';

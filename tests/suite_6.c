@@ -965,10 +965,6 @@ END_TEST
 
 /* ----------------------------------------------------------- the commands */
 
-#ifndef TINYGPT_PROGRAM
-#define TINYGPT_PROGRAM "build/bin/tinygpt"
-#endif
-
 static char directory[64], said[65536];
 
 /* Saves the model where the commands can find it. */
@@ -1006,12 +1002,12 @@ static int shell(const char *line)
 /* Runs "tinygpt ARGUMENTS", with DIR standing for the directory. */
 static int tinygpt(const char *arguments)
 {
-    char line[512];
+    char line[6000];
     const char *hole = strstr(arguments, "DIR");
     if (hole == NULL)
-        snprintf(line, sizeof line, "%s %s", TINYGPT_PROGRAM, arguments);
+        snprintf(line, sizeof line, "'%s' %s", harness_program(), arguments);
     else
-        snprintf(line, sizeof line, "%s %.*s%s%s", TINYGPT_PROGRAM,
+        snprintf(line, sizeof line, "'%s' %.*s%s%s", harness_program(),
                  (int)(hole - arguments), arguments, directory, hole + 3);
     return shell(line);
 }
@@ -1274,10 +1270,10 @@ START_TEST(a_reader_that_went_away_is_an_error)
         "logits --continuation-ids 1,2 --json",
     };
     for (int k = 0; k < 3; k++) {
-        char line[512];
+        char line[6000];
         snprintf(line, sizeof line, "cd %s && mkfifo f && exec 3<>f 4>f 3<&- "
-                 "&& rm f && cd - >/dev/null && %s %s --model %s "
-                 "--prompt-ids 1 2>&1 >&4", directory, TINYGPT_PROGRAM,
+                 "&& rm f && cd - >/dev/null && '%s' %s --model %s "
+                 "--prompt-ids 1 2>&1 >&4", directory, harness_program(),
                  lines[k], directory);
         ck_assert_int_eq(shell(line), 1);
         ck_assert_msg(strstr(said, "cannot write: Broken pipe") != NULL,

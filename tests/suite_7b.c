@@ -8,10 +8,6 @@
 #include "routing.h"
 #include "support/harness.h"
 
-#ifndef TINYGPT_PROGRAM
-#define TINYGPT_PROGRAM "build/bin/tinygpt"
-#endif
-
 /* The lab's -k expressions, one a tier: a name is selected when it contains
    one of the words. */
 static const char *const patterns[4][7] = {
@@ -82,8 +78,8 @@ static char said[8192];
 
 static int tinygpt(const char *arguments)
 {
-    char line[512];
-    snprintf(line, sizeof line, "%s %s", TINYGPT_PROGRAM, arguments);
+    char line[6000];
+    snprintf(line, sizeof line, "'%s' %s", harness_program(), arguments);
     FILE *pipe = popen(line, "r");
     ck_assert_ptr_nonnull(pipe);
     said[fread(said, 1, sizeof said - 1, pipe)] = '\0';

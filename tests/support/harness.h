@@ -23,6 +23,11 @@ struct suite {
 /* Each tests/suite_N.c defines this one. */
 extern const struct suite suite;
 
+/* What every made-up input of the suite depends on: --seed N, or 1. */
+unsigned long long harness_seed(void);
+/* The program to run: --program PATH, or the tinygpt beside the suite. */
+const char *harness_program(void);
+
 #define TEST(name, tier, owner) { #name, &name, tier, owner }
 #define SUITE(title, tests) \
     const struct suite suite = { \
