@@ -24,9 +24,10 @@ enum status sampler_check(const float *logits, int vocab_size,
 int32_t sampler_greedy(const float *logits, int vocab_size)
 {
     int32_t best = 0;
-    for (int32_t id = 1; id < vocab_size; id++)
+    for (int32_t id = 1; id < vocab_size; id++) {
         if (logits[id] > logits[best])
             best = id;
+    }
     return best;
 }
 

@@ -67,6 +67,11 @@ static char *text_member(yaml_document_t *document, yaml_node_t *mapping,
                      node->data.scalar.length);
 }
 
+static char *text_or(char *text, const char *otherwise)
+{
+    return text != NULL ? text : copy_text(otherwise, strlen(otherwise));
+}
+
 static char *key_of(const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -92,27 +97,58 @@ static char *slug_of(const char *key, const char *body)
     return slug;
 }
 
+static size_t length_of(const yaml_node_t *list)
+{
+    if (list == NULL || list->type != YAML_SEQUENCE_NODE)
+        return 0;
+    return (size_t)(list->data.sequence.items.top
+                    - list->data.sequence.items.start);
+}
+
+static yaml_node_t *item_of(yaml_document_t *document, yaml_node_t *list,
+                            size_t i)
+{
+    return yaml_document_get_node(document,
+                                  list->data.sequence.items.start[i]);
+}
+
+static char *scalar(const yaml_node_t *node)
+{
+    if (node->type != YAML_SCALAR_NODE)
+        return copy_text("", 0);
+    return copy_text((char *)node->data.scalar.value,
+                     node->data.scalar.length);
+}
+
+static void add_given(struct front_matter *front, yaml_document_t *document)
+{
+    yaml_node_t *list = member(document,
+        yaml_document_get_root_node(document), "given");
+    size_t count = length_of(list);
+    front->given = allocate((count + 1) * sizeof *front->given);
+    for (; front->given_count < count; front->given_count++)
+        front->given[front->given_count] =
+            scalar(item_of(document, list, front->given_count));
+}
+
 static bool add_swaps(struct front_matter *front, const char *path,
                       yaml_document_t *document, const char *list)
 {
     yaml_node_t *items = member(document,
         yaml_document_get_root_node(document), list);
-    if (items == NULL || items->type != YAML_SEQUENCE_NODE)
-        return true;
-    size_t count = (size_t)(items->data.sequence.items.top
-                            - items->data.sequence.items.start);
+    size_t count = length_of(items);
     struct swap *longer = allocate((front->count + count) * sizeof *longer);
     if (front->count > 0)
         memcpy(longer, front->swaps, front->count * sizeof *longer);
     free(front->swaps);
     front->swaps = longer;
     for (size_t i = 0; i < count; i++) {
-        yaml_node_t *item = yaml_document_get_node(document,
-            items->data.sequence.items.start[i]);
+        yaml_node_t *item = item_of(document, items, i);
         struct swap *swap = &front->swaps[front->count++];
         swap->chunk = text_member(document, item, "chunk");
         swap->by = text_member(document, item, "by");
         swap->owner = text_member(document, item, "owner");
+        swap->mechanism = text_member(document, item, "mechanism");
         if (swap->chunk == NULL || swap->by == NULL) {
             fprintf(stderr, "%s: %s: entry %zu needs chunk and by\n", path, list,
                     i + 1);
@@ -126,23 +162,46 @@ static bool add_swaps(struct front_matter *front, const char *path,
     return true;
 }
 
-static void add_blanks(struct front_matter *front, yaml_document_t *document)
+static void add_blanks(struct card *card, yaml_document_t *document,
+                       yaml_node_t *list)
 {
-    yaml_node_t *items = member(document,
-        yaml_document_get_root_node(document), "blanks");
-    if (items == NULL || items->type != YAML_SEQUENCE_NODE)
-        return;
-    size_t count = (size_t)(items->data.sequence.items.top
-                            - items->data.sequence.items.start);
-    front->blanks = allocate((count + 1) * sizeof *front->blanks);
-    for (size_t i = 0; i < count; i++) {
-        yaml_node_t *item = yaml_document_get_node(document,
-            items->data.sequence.items.start[i]);
-        if (item->type == YAML_SCALAR_NODE)
-            front->blanks[front->blank_count++] =
-                copy_text((char *)item->data.scalar.value,
-                          item->data.scalar.length);
+    size_t count = length_of(list);
+    card->blanks = allocate((count + 1) * sizeof *card->blanks);
+    for (; card->count < count; card->count++) {
+        yaml_node_t *item = item_of(document, list, card->count);
+        struct blank *blank = &card->blanks[card->count];
+        blank->declares = text_member(document, item, "declares");
+        blank->chunk = item->type == YAML_SCALAR_NODE ? scalar(item)
+            : text_or(text_member(document, item, "chunk"), "");
     }
+}
+
+static void add_card(struct front_matter *front, yaml_document_t *document,
+                     yaml_node_t *node, const char *key, const char *title)
+{
+    struct card *card = &front->cards[front->card_count++];
+    char *minutes = text_or(text_member(document, node, "minutes"), "0");
+    card->key = text_or(text_member(document, node, key), front->key);
+    card->title = text_or(text_member(document, node, "title"), title);
+    card->stop = text_or(text_member(document, node, "stop"), "");
+    card->minutes = (int)strtol(minutes, NULL, 10);
+    free(minutes);
+    add_blanks(card, document, member(document, node, "blanks"));
+}
+
+static void add_cards(struct front_matter *front, yaml_document_t *document)
+{
+    yaml_node_t *root = yaml_document_get_root_node(document);
+    yaml_node_t *parts = member(document, root, "parts");
+    size_t count = length_of(parts);
+    char *title = text_or(text_member(document, root, "title"), "");
+    front->cards = allocate((count + 1) * sizeof *front->cards);
+    if (count == 0 && member(document, root, "blanks") != NULL)
+        add_card(front, document, root, "stage", title);
+    for (size_t i = 0; i < count; i++)
+        add_card(front, document, item_of(document, parts, i), "part",
+                 title);
+    free(title);
 }
 
 static bool read_block(struct front_matter *front, const char *path,
@@ -160,7 +219,8 @@ static bool read_block(struct front_matter *front, const char *path,
     else {
         read = add_swaps(front, path, &document, "supersedes")
             && add_swaps(front, path, &document, "wrong");
-        add_blanks(front, &document);
+        add_cards(front, &document);
+        add_given(front, &document);
         yaml_document_delete(&document);
     }
     yaml_parser_delete(&parser);
@@ -183,6 +243,18 @@ bool front_matter_read(struct front_matter *front, const char *path)
     return read;
 }
 
+static void free_card(struct card *card)
+{
+    for (size_t i = 0; i < card->count; i++) {
+        free(card->blanks[i].chunk);
+        free(card->blanks[i].declares);
+    }
+    free(card->blanks);
+    free(card->key);
+    free(card->title);
+    free(card->stop);
+}
+
 void front_matter_free(struct front_matter *front)
 {
     for (size_t i = 0; i < front->count; i++) {
@@ -190,10 +262,14 @@ void front_matter_free(struct front_matter *front)
         free(front->swaps[i].by);
         free(front->swaps[i].owner);
         free(front->swaps[i].slug);
+        free(front->swaps[i].mechanism);
     }
-    for (size_t i = 0; i < front->blank_count; i++)
-        free(front->blanks[i]);
-    free(front->blanks);
+    for (size_t i = 0; i < front->card_count; i++)
+        free_card(&front->cards[i]);
+    for (size_t i = 0; i < front->given_count; i++)
+        free(front->given[i]);
+    free(front->cards);
+    free(front->given);
     free(front->swaps);
     free(front->key);
     memset(front, 0, sizeof *front);

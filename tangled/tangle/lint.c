@@ -128,8 +128,9 @@ static void read_front_matter(struct lint *lint, const char *path)
         name_of(lint, front.swaps[i].by)->used = true;
         name_of(lint, front.swaps[i].chunk)->used = true;
     }
-    for (size_t i = 0; i < front.blank_count; i++)
-        name_of(lint, front.blanks[i])->used = true;
+    for (size_t i = 0; i < front.card_count; i++)
+        for (size_t j = 0; j < front.cards[i].count; j++)
+            name_of(lint, front.cards[i].blanks[j].chunk)->used = true;
     front_matter_free(&front);
 }
 

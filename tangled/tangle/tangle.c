@@ -10,16 +10,16 @@
 #include "front_matter.h"
 #include "stream.h"
 
-enum { CHAPTERS_MAX = 64, SWAPS_MAX = 64, ROOTS_MAX = 256,
-       PATH_LENGTH = 512 };
+enum { CHAPTERS_MAX = 64, ROOTS_MAX = 256, PATH_LENGTH = 512 };
 
 #ifndef NOWEB
 #define NOWEB "/usr/lib/noweb"
 #endif
 
 struct request {
-    bool lines, list;
+    bool list;
     const char *wrong;          /* a slug, or NULL */
+    struct changes changes;
     const char *out;            /* directory */
     char *chapters[CHAPTERS_MAX];
     struct front_matter front[CHAPTERS_MAX];
@@ -46,24 +46,39 @@ static bool run(char *const *argv, const char *in, const char *out)
     return true;
 }
 
-static bool choose_swaps(const struct request *request,
-                         const struct swap **swaps, size_t *count)
+static bool choose_swaps(struct request *request)
 {
+    struct changes *changes = &request->changes;
     const struct swap *wrong = NULL;
     for (int i = 0; i < request->count; i++)
         for (size_t j = 0; j < request->front[i].count; j++) {
             const struct swap *swap = &request->front[i].swaps[j];
-            if (swap->slug == NULL && *count < SWAPS_MAX - 1)
-                swaps[(*count)++] = swap;
+            if (swap->slug == NULL && changes->swap_count < SWAPS_MAX - 1)
+                changes->swaps[changes->swap_count++] = swap;
             else if (request->wrong != NULL && swap->slug != NULL
                      && strcmp(swap->slug, request->wrong) == 0)
                 wrong = swap;
         }
     if (wrong != NULL)
-        swaps[(*count)++] = wrong;
+        changes->swaps[changes->swap_count++] = wrong;
     else if (request->wrong != NULL)
         fprintf(stderr, "tangle: no wrong path %s\n", request->wrong);
     return wrong != NULL || request->wrong == NULL;
+}
+
+static void find_declarations(struct request *request)
+{
+    struct changes *changes = &request->changes;
+    for (size_t m = 0; m < changes->mark_count; m++)
+        for (int i = 0; i < request->count; i++)
+            for (size_t c = 0; c < request->front[i].card_count; c++) {
+                const struct card *card = &request->front[i].cards[c];
+                for (size_t b = 0; b < card->count; b++)
+                    if (strcmp(card->blanks[b].chunk,
+                               changes->marks[m].chunk) == 0)
+                        changes->marks[m].declares =
+                            card->blanks[b].declares;
+            }
 }
 
 static FILE *open_in(const char *directory, const char *name,
@@ -86,25 +101,24 @@ static bool write_owner(const struct request *request, const char *owner)
     return fclose(file) == 0;
 }
 
-static bool write_stream(const struct request *request)
+static bool write_stream(struct request *request)
 {
+    const struct changes *changes = &request->changes;
     char markup[] = NOWEB "/markup", path[PATH_LENGTH];
     char *argv[CHAPTERS_MAX + 2] = { markup };
-    const struct swap *swaps[SWAPS_MAX];
-    size_t count = 0;
     for (int i = 0; i < request->count; i++)
         argv[i + 1] = request->chapters[i];
     snprintf(path, sizeof path, "%s/.markup", request->out);
-    if (!choose_swaps(request, swaps, &count)
-        || !run(argv, "/dev/null", path)
-        || (request->wrong != NULL
-            && !write_owner(request, swaps[count - 1]->owner)))
+    find_declarations(request);
+    if (!choose_swaps(request) || !run(argv, "/dev/null", path)
+        || (request->wrong != NULL && !write_owner(request,
+                changes->swaps[changes->swap_count - 1]->owner)))
         return false;
     FILE *in = open_in(request->out, ".markup", "r");
     FILE *out = open_in(request->out, ".stream", "w");
     FILE *places = open_in(request->out, ".places", "w");
     bool copied = in && out && places
-        && stream_copy(in, out, swaps, count, request->lines, places);
+        && stream_copy(in, out, changes, places);
     FILE *const files[] = { in, out, places };
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
         if (files[i] != NULL && fclose(files[i]) != 0)
@@ -179,7 +193,7 @@ static bool write_root(const struct request *request, const char *root)
     return true;
 }
 
-static bool write_files(const struct request *request)
+static bool write_files(struct request *request)
 {
     char *roots[ROOTS_MAX];
     size_t count = 0;
@@ -207,13 +221,20 @@ static bool read_command_line(struct request *request, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--lines") == 0)
-            request->lines = true;
+            request->changes.lines = true;
         else if (strcmp(argv[i], "--list-wrong") == 0)
             request->list = true;
         else if (strcmp(argv[i], "--wrong") == 0 && i + 1 < argc)
             request->wrong = argv[++i];
         else if (strcmp(argv[i], "--out") == 0 && i + 1 < argc)
             request->out = argv[++i];
+        else if ((strcmp(argv[i], "--blank") == 0
+                  || strcmp(argv[i], "--mark") == 0) && i + 1 < argc
+                 && request->changes.mark_count < MARKS_MAX) {
+            bool blank = argv[i][2] == 'b';
+            request->changes.marks[request->changes.mark_count++] =
+                (struct mark){ .chunk = argv[++i], .blank = blank };
+        }
         else if (argv[i][0] != '-' && request->count < CHAPTERS_MAX)
             request->chapters[request->count++] = argv[i];
         else
@@ -222,9 +243,9 @@ static bool read_command_line(struct request *request, int argc, char **argv)
     if (request->count == 0 || request->count == CHAPTERS_MAX
         || (request->out == NULL) == !request->list) {
         request->count = 0;
-        fprintf(stderr, "usage: %s [--lines] [--wrong SLUG] --out DIR "
-                "CHAPTER...\n       %s --list-wrong CHAPTER...\n",
-                argv[0], argv[0]);
+        fprintf(stderr, "usage: %s [--lines] [--wrong SLUG] [--blank CHUNK |"
+                " --mark CHUNK]...\n       --out DIR CHAPTER...\n"
+                "       %s --list-wrong CHAPTER...\n", argv[0], argv[0]);
         return false;
     }
     for (int i = 0; i < request->count; i++)
@@ -235,7 +256,7 @@ static bool read_command_line(struct request *request, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    struct request request = { 0 };
+    static struct request request;
     bool done = read_command_line(&request, argc, argv)
         && (request.list ? list_wrong_paths(&request)
                          : write_files(&request));
