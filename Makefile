@@ -199,6 +199,21 @@ lint: build/bin/lint  ## the book's form: prose before each chunk, no orphan…
 	@echo "lint: nothing to say"
 tools: $(TANGLE)
 
+# what grades the chapters is graded itself
+HARNESS := tests/support/harness.c tests/support/harness.h Makefile
+build/harness/sample build/harness/sample-early: tests/tool/sample.c $(HARNESS)
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) $(if $(findstring early,$@),-DEARLY) \
+	    -Itests $(filter %.c,$^) $(CHECK_LIBS) -o $@
+build/harness/suite_harness: tests/tool/suite_harness.c $(HARNESS)
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -Itests $(filter %.c,$^) $(CHECK_LIBS) \
+	    -o $@
+.PHONY: harness-check
+harness-check: build/harness/suite_harness build/harness/sample \
+    build/harness/sample-early  ## the harness of the suites, graded itself
+	@$< --program build/harness/sample
+
 build/plain.files: $(NW) $(TANGLE)
 	@$(TANGLE) --out build/plain $(NW) > $@
 tangled: build/plain.files  ## write the whole book as plain C into tangled/

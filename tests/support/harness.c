@@ -54,7 +54,7 @@ enum outcome { NOT_WANTED, PASS, FAIL, ERROR };
 struct verdict {
     enum outcome outcome;
     bool timed_out;
-    const char *file;
+    char file[256];
     int line;
     char message[MESSAGE_MAX + 1];
 };
@@ -179,6 +179,13 @@ static void run_and_return(int i)
         *returned = (size_t)i;
 }
 
+/* Check forgets the names with the runner. */
+static void set_place(struct verdict *verdict, const char *file, int line)
+{
+    snprintf(verdict->file, sizeof verdict->file, "%s", file);
+    verdict->line = line;
+}
+
 static void set_message(struct verdict *verdict, enum outcome outcome,
                         const char *message)
 {
@@ -193,10 +200,12 @@ static void set_message(struct verdict *verdict, enum outcome outcome,
 
 static void judge(struct verdict *verdict, TestResult *result, size_t i)
 {
-    const enum test_result type = tr_rtype(result);
+    const int type = tr_rtype(result);
     const TTest *test = *suite.tests[i].test;
-    verdict->file = type == CK_PASS ? test->file : tr_lfile(result);
-    verdict->line = type == CK_PASS ? test->line : tr_lno(result);
+    if (type == CK_PASS)
+        set_place(verdict, test->file, test->line);
+    else
+        set_place(verdict, tr_lfile(result), tr_lno(result));
     if (type == CK_PASS && *returned != i)
         set_message(verdict, ERROR, "the test ended early: something called"
                                     " exit or _exit");
@@ -259,8 +268,8 @@ static void print_failure(const struct test *test,
 
 static void not_run(size_t i, struct verdict *verdict)
 {
-    verdict->file = (*suite.tests[i].test)->file;
-    verdict->line = (*suite.tests[i].test)->line;
+    const TTest *test = *suite.tests[i].test;
+    set_place(verdict, test->file, test->line);
     set_message(verdict, ERROR,
                 "not run: three tests ran into the time limit");
 }
