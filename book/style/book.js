@@ -1,5 +1,6 @@
-/* The woven book in a browser: unfolding holes, finding names, keys. Every
-   page reads well without this file; links then lead to the definitions. */
+/* The woven book in a browser: unfolding holes, the stage card, finding names,
+   keys. Every page reads well without this file: links then lead to the
+   definitions, and all code shows. */
 (function () {
 "use strict";
 var root = document.documentElement;
@@ -48,6 +49,7 @@ function append(box, href, first) {
         part.innerHTML = b[2] || "<i>nothing yet</i>";
         box.appendChild(part);
         ready(part);
+        foldable(part, href);
         if (b[1]) append(box, b[1], false);
     });
 }
@@ -94,6 +96,214 @@ document.addEventListener("click", function (e) {
     e.preventDefault();
     toggle(a);
 });
+
+/* ------------------------------------------------------------- stages */
+/* A stage is remembered under its key: {view, shown, deadline | left}. The
+   pages of one stage share it. Without storage it lasts as long as the page. */
+var memory = {};
+function recall(key) {
+    if (memory[key]) return memory[key];
+    try {
+        var v = JSON.parse(localStorage.getItem("book-stage-" + key));
+        if (v && typeof v === "object") return v;
+    } catch (e) { /* private, or not ours */ }
+    return {};
+}
+function change(key, f) {
+    var v = recall(key);
+    f(v);
+    try {
+        localStorage.setItem("book-stage-" + key, JSON.stringify(v));
+        delete memory[key];
+    } catch (e) { memory[key] = v; }
+}
+function words(s) { return (s || "").split(/\s+/).filter(Boolean); }
+var stages = all(".stage").map(function (box) {
+    var d = box.dataset;
+    return { box: box, key: d.stage, seconds: 60 * Number(d.minutes),
+        folds: words(d.folds), blanks: words(d.folds + " " + d.holes) };
+});
+
+/* The blank view hides code, and leaves its box at its size: the page does not
+   move, and what is hidden is not found. Print ignores the class "folded". */
+function stageOf(id) {                  /* the stage that folds it now */
+    return stages.filter(function (s) {
+        return s.blanks.indexOf(id) >= 0 && recall(s.key).view;
+    })[0];
+}
+function isShown(s, id) {
+    var shown = recall(s.key).shown;
+    return Array.isArray(shown) && shown.indexOf(id) >= 0;
+}
+function dress(el) {
+    var s = stageOf(el.dataset.blank), shown = s && isShown(s, el.dataset.blank);
+    el.classList.toggle("folded", Boolean(s) && !shown);
+    el.classList.toggle("opened", Boolean(shown));
+    var tag = one(".fold", el);
+    tag.disabled = !shown;
+    tag.textContent = shown ? "fold" : "blank";
+}
+function turnBlank(id) {
+    var s = stageOf(id);
+    if (!s) return;
+    change(s.key, function (v) {
+        var shown = Array.isArray(v.shown) ? v.shown : [], i = shown.indexOf(id);
+        if (i < 0) shown.push(id); else shown.splice(i, 1);
+        v.shown = shown;
+    });
+    refresh();
+}
+function button(name, text, title) {
+    var b = document.createElement("button");
+    b.type = "button"; b.className = name; b.textContent = text;
+    b.title = title;
+    return b;
+}
+function arm(el, id, where, place) {    /* give a box of code its two buttons */
+    var show = button("show", "show this one", "show this blank alone");
+    var fold = button("tag fold", "blank", "fold this blank again");
+    el.dataset.blank = id;
+    [show, fold].forEach(function (b, i) {
+        b.addEventListener("click", function () {
+            turnBlank(id);
+            (i ? show : fold).focus({ preventScroll: true });
+        });
+    });
+    where.appendChild(show);
+    place(fold);
+    dress(el);
+}
+/* A hole that unfolds in place keeps the secret too. */
+function foldable(part, href) {
+    var id = decodeURIComponent(href.slice(href.indexOf("#") + 1));
+    if (!stages.some(function (s) { return s.blanks.indexOf(id) >= 0; })) return;
+    var code = document.createElement("span");
+    code.className = "hidden";
+    while (part.firstChild) code.appendChild(part.firstChild);
+    part.className = "part";
+    part.appendChild(code);
+    arm(part, id, part, function (b) { part.insertBefore(b, code); });
+}
+stages.forEach(function (s) {
+    s.folds.forEach(function (id) {
+        var box = document.getElementById(id), pre = box && one("pre", box);
+        if (!pre || box.dataset.blank) return;
+        arm(box, id, pre, function (b) { one(".tag", box).replaceWith(b); });
+    });
+});
+
+/* The clock is a deadline, so it runs on while the page is closed. */
+function isTime(x) { return typeof x === "number" && isFinite(x); }
+function left(s) {
+    var v = recall(s.key), n = s.seconds;
+    if (isTime(v.deadline)) n = (v.deadline - Date.now()) / 1000;
+    else if (isTime(v.left)) n = v.left;
+    return Math.min(n, s.seconds);
+}
+function runs(s) { return isTime(recall(s.key).deadline); }
+function reading(seconds) {             /* 44:59, 0:00, \u22122:05 */
+    var n = Math.ceil(seconds), m = Math.abs(n), rest = m % 60;
+    return (n < 0 ? "\u2212" : "") + (m - rest) / 60 + (rest < 10 ? ":0" : ":")
+        + rest;
+}
+function put(el, text) { if (el.textContent !== text) el.textContent = text; }
+var title = document.title, ticking = 0;
+function tick() {
+    var now = "";
+    stages.forEach(function (s) {
+        var clock = one(".clock", s.box), n = left(s), text = reading(n);
+        if (!clock) return;
+        put(clock, text);
+        clock.classList.toggle("over", Math.ceil(n) < 0);
+        put(one(".go", s.box), runs(s) ? "pause" : n < s.seconds ? "resume"
+            : "start");
+        if (runs(s) && !now) now = text;
+    });
+    var wanted = now ? now + " \u00b7 " + title : title;
+    if (document.title !== wanted) document.title = wanted;
+    if (now && !ticking) ticking = setInterval(tick, 250);
+    if (!now && ticking) { clearInterval(ticking); ticking = 0; }
+}
+function stop(s) {
+    var n = left(s);
+    change(s.key, function (v) { v.left = n; delete v.deadline; });
+}
+function go(s) {
+    if (runs(s)) {
+        stop(s);
+    } else {
+        stages.filter(runs).forEach(stop);      /* one part at a time */
+        var deadline = Date.now() + 1000 * left(s);
+        change(s.key, function (v) { v.deadline = deadline; delete v.left; });
+    }
+    tick();
+}
+function reset(s) {
+    change(s.key, function (v) { delete v.deadline; delete v.left; });
+    tick();
+}
+function refresh() {
+    all("[data-blank]").forEach(dress);
+    stages.forEach(function (s) {
+        var b = one(".view", s.box);
+        if (b) b.setAttribute("aria-pressed", String(Boolean(recall(s.key).view)));
+    });
+    tick();
+}
+function view(list, yes) {
+    list.forEach(function (s) {
+        change(s.key, function (v) { v.view = yes; delete v.shown; });
+    });
+    refresh();
+}
+function viewKey() {                    /* off if any is on, else on */
+    var on = stages.filter(function (s) { return recall(s.key).view; });
+    var now = stages.filter(runs);
+    if (on.length) view(on, false);
+    else view(now.length ? now : stages, true);
+}
+
+/* "copied", whichever way worked; if none did, the command is selected */
+function copyOld(text) {
+    var area = document.createElement("textarea"), good = false;
+    var before = document.activeElement;
+    area.value = text;
+    area.className = "offstage";
+    document.body.appendChild(area);
+    area.select();
+    try { good = document.execCommand("copy"); } catch (e) { /* refused */ }
+    area.remove();
+    if (before) before.focus({ preventScroll: true });
+    return good;
+}
+function copy(b) {
+    var code = one("code", b.parentNode), text = code.textContent;
+    function done(good) {
+        if (!good) getSelection().selectAllChildren(code);
+        b.textContent = good ? "copied" : "selected";
+        clearTimeout(b.timer);
+        b.timer = setTimeout(function () {
+            b.textContent = "copy the command";
+        }, 2000);
+    }
+    b.style.minWidth = b.offsetWidth + "px";
+    if (navigator.clipboard && navigator.clipboard.writeText)
+        navigator.clipboard.writeText(text).then(function () { done(true); },
+            function () { done(copyOld(text)); });
+    else done(copyOld(text));
+}
+stages.forEach(function (s) {
+    [[".copy", copy], [".go", function () { go(s); }],
+     [".reset", function () { reset(s); }],
+     [".view", function () { view([s], !recall(s.key).view); }]]
+        .forEach(function (x) {
+            var b = one(x[0], s.box);
+            if (b) b.addEventListener("click", function () { x[1](b); });
+        });
+});
+addEventListener("storage", refresh);   /* another tab, another page */
+refresh();
+root.classList.remove("early");
 
 /* ------------------------------------------------------------- find */
 var help = one("#help");
@@ -183,16 +393,28 @@ function chunkNear(step) {
     next.scrollIntoView({ block: "start" });
     one(".name", next).focus({ preventScroll: true });
 }
-function go(rel) {
+function turnTo(rel) {
     var a = one("a[rel=" + rel + "]");
     if (a) location.href = a.href;
 }
 var keys = {
-    ArrowLeft: function () { go("prev"); }, ArrowRight: function () { go("next"); },
+    ArrowLeft: function () { turnTo("prev"); },
+    ArrowRight: function () { turnTo("next"); },
     j: function () { chunkNear(1); }, k: function () { chunkNear(-1); },
     o: function () {
         var c = document.activeElement.closest(".chunk");
-        if (c) all("pre > code > .hole > a.h", c).forEach(toggle);
+        if (c && !c.classList.contains("folded"))
+            all("pre > code > .hole > a.h", c).forEach(toggle);
+    },
+    b: viewKey,
+    v: function () {
+        var el = document.activeElement.closest("[data-blank]");
+        if (el) turnBlank(el.dataset.blank);
+    },
+    s: function () {
+        var timed = stages.filter(function (s) { return s.seconds > 0; });
+        var s = timed.filter(runs)[0] || timed[0];
+        if (s) go(s);
     },
     "/": function () { find.focus(); find.select(); },
     c: function () { location.href = "index.html"; },

@@ -1409,7 +1409,8 @@ static void html_chunk(struct text *t, struct chunk *c)
 {
     bool wrong = strncmp(c->name->text, "wrong, ", 7) == 0;
     putf(t, "<div class=\"chunk%s\" id=\"%s\">\n",
-         is_file(c) ? " file" : wrong ? " wrongpath" : "", c->anchor);
+         is_file(c) ? " file" : wrong ? " wrongpath"
+         : is_blank(c) ? " blank" : "", c->anchor);
     html_head(t, c);
     if (*c->body) {
         put(t, "<pre><code>");
@@ -1763,6 +1764,41 @@ static void card_stage(struct text *t, const struct page *p,
     if (s->blanks.n > 0)
         card_blanks(t, s);
 }
+static void anchors_of(struct text *t, const struct name *n)
+{
+    for (size_t i = 0; n != NULL && i < n->definitions.n; i++)
+        putf(t, "%s%s", t->n ? " " : "",
+             ((const struct chunk *)n->definitions.at[i])->anchor);
+}
+
+static void open_stage(struct text *t, const struct stage *s)
+{
+    struct text folds = { 0 }, holes = { 0 };
+    for (size_t i = 0; i < s->blanks.n; i++) {
+        const struct blank *b = s->blanks.at[i];
+        anchors_of(&folds, b->body);
+        anchors_of(&holes, b->body == b->name ? NULL : b->name);
+    }
+    putf(t, "\n~~~{=html}\n<div class=\"stage\" data-stage=\"%s\" "
+         "data-minutes=\"%d\"\ndata-folds=\"%s\"\ndata-holes=\"%s\">\n"
+         "~~~\n\n", s->key, budget(s), str(&folds), str(&holes));
+}
+static void close_stage(struct text *t, const struct stage *s)
+{
+    if (s->blanks.n > 0)
+        putf(t, "Begin with\n:   `make blank-%s` `<button type=\"button\" "
+             "class=\"copy\">copy the command</button>`{=html}\n\n", s->key);
+    put(t, "~~~{=html}\n<div class=\"controls\">\n");
+    if (budget(s) > 0)
+        putf(t, "<span class=\"clock\" role=\"timer\" aria-label=\"Time "
+             "left\">%d:00</span>\n<button type=\"button\" class=\"go\">"
+             "start</button>\n<button type=\"button\" class=\"reset\">reset"
+             "</button>\n", budget(s));
+    if (s->blanks.n > 0)
+        put(t, "<button type=\"button\" class=\"view\" "
+            "aria-pressed=\"false\">blank view</button>\n");
+    put(t, "</div>\n</div>\n~~~\n\n");
+}
 static void card(struct text *t, const struct page *p)
 {
     if (p->purpose)
@@ -1770,8 +1806,11 @@ static void card(struct text *t, const struct page *p)
     if (p->stages.n == 0)
         return;
     put(t, "\n::: card\n");
-    for (size_t i = 0; i < p->stages.n; i++)
+    for (size_t i = 0; i < p->stages.n; i++) {
+        open_stage(t, p->stages.at[i]);
         card_stage(t, p, p->stages.at[i]);
+        close_stage(t, p->stages.at[i]);
+    }
     put(t, ":::\n");
 }
 static void code_span(struct text *t, const char *s, size_t n)
@@ -2013,6 +2052,9 @@ static void metadata(struct text *t, const char *slug_, const char *title,
     meta_string(t, "book", book.title);
     meta_string(t, "page", slug_);
     put(t, here ? "chapter: true\n" : "");
+    put(t, here && here->stages.n > 0 ? "stages:\n" : "");
+    for (size_t i = 0; here != NULL && i < here->stages.n; i++)
+        putf(t, "  - \"%s\"\n", ((struct stage *)here->stages.at[i])->key);
     put(t, "chapters:\n");
     for (size_t i = 0; i < book.pages.n; i++) {
         const struct page *p = book.pages.at[i];
