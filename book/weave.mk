@@ -69,7 +69,8 @@ build/weave/tex/%.tex: build/weave/md/%.md $(weave_lua)
 	    && mv $@.new $@
 
 # XeLaTeX runs until its cross references stand still. A glyph that no font
-# has, a line of code cut at the margin and a dead reference are failures.
+# has, a line of code cut at the margin, a blank form that is no page and a dead
+# reference are failures.
 weave_log := build/weave/pdf/book.log
 $(BOOK_PDF): $(weave_tex) build/weave/book.tex book/style/book.tex
 	@mkdir -p build/pdf build/weave/pdf build/weave/fig
@@ -89,7 +90,7 @@ $(BOOK_PDF): $(weave_tex) build/weave/book.tex book/style/book.tex
 	        grep -A6 -E '^(!|[^ ]+:[0-9]+: )' $(weave_log) | head -20; \
 	        rm -f build/weave/pdf/book.aux; exit 1; }; \
 	    [ "$$before" = "$$(seen)" ] && break; done; true
-	@! grep -hE 'Missing character|code line too wide|Reference .* undefined|multiply.defined|Rerun to get' \
+	@! grep -hE 'Missing character|code line too wide|blank form too long|Reference .* undefined|multiply.defined|Rerun to get' \
 	    $(weave_log) >&2
 	@xdvipdfmx -q -o $@.new build/weave/pdf/book.xdv && mv $@.new $@
 

@@ -1783,11 +1783,14 @@ static void open_stage(struct text *t, const struct stage *s)
          "data-minutes=\"%d\"\ndata-folds=\"%s\"\ndata-holes=\"%s\">\n"
          "~~~\n\n", s->key, budget(s), str(&folds), str(&holes));
 }
-static void close_stage(struct text *t, const struct stage *s)
+static void close_stage(struct text *t, const struct page *p,
+                        const struct stage *s)
 {
     if (s->blanks.n > 0)
         putf(t, "Begin with\n:   `make blank-%s` `<button type=\"button\" "
-             "class=\"copy\">copy the command</button>`{=html}\n\n", s->key);
+             "class=\"copy\">copy the command</button>`{=html}`, or with "
+             "the form on p.\\,\\pageref{form:%s}`{=latex}\n\n", s->key,
+             p->slug);
     put(t, "~~~{=html}\n<div class=\"controls\">\n");
     if (budget(s) > 0)
         putf(t, "<span class=\"clock\" role=\"timer\" aria-label=\"Time "
@@ -1809,7 +1812,7 @@ static void card(struct text *t, const struct page *p)
     for (size_t i = 0; i < p->stages.n; i++) {
         open_stage(t, p->stages.at[i]);
         card_stage(t, p, p->stages.at[i]);
-        close_stage(t, p->stages.at[i]);
+        close_stage(t, p, p->stages.at[i]);
     }
     put(t, ":::\n");
 }
@@ -2027,6 +2030,187 @@ static void emit_prose(struct prose *w, const struct block *b)
     if (w->fence.length > 0)
         complain(w->page->file, w->line, "a code fence is not closed");
 }
+struct sentence {
+    const char *s;
+    size_t n;
+    bool shapes, kept;
+};
+
+enum { SENTENCES = 64, FORM_LETTERS = 2400 };   /* letters of all contracts */
+static bool names_a_shape(const char *s, size_t n)
+{
+    for (size_t i = 0; i + 2 < n; i++) {
+        if (s[i] != '[' || !isupper((unsigned char)s[i + 1]))
+            continue;
+        size_t k = i + 1;
+        bool comma = false;
+        while (k < n && k < i + 24 && s[k] != ']' && s[k] != ' ')
+            comma = s[k++] == ',' || comma;
+        if (k < n && s[k] == ']' && comma)
+            return true;
+    }
+    return false;
+}
+static size_t sentence_length(const char *s, size_t n)
+{
+    char inside = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (inside)
+            inside = s[i] == inside ? 0 : inside;
+        else if (s[i] == '`' || s[i] == '$')
+            inside = s[i];
+        else if (s[i] == QUOTE)
+            inside = UNQUOTE;
+        else if (strchr(".?!", s[i]) && i + 1 < n && s[i + 1] == ' ')
+            return i + 1;
+    }
+    return n;
+}
+
+static size_t split(const char *s, size_t n, struct sentence *out,
+                    size_t have)
+{
+    while (n > 0 && have < SENTENCES) {
+        size_t k = sentence_length(s, n);
+        out[have++] = (struct sentence){ s, k, names_a_shape(s, k), false };
+        while (k < n && s[k] == ' ')
+            k++;
+        s += k;
+        n -= k;
+    }
+    return have;
+}
+static bool is_running_text(const char *s)
+{
+    static const char *const others[] = { "#", "|", ":::", ">", "- ", "* ",
+                                          "    ", "$$", "```", "~~~" };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strncmp(s, others[i], strlen(others[i])) == 0)
+            return false;
+    return *s != '\n' && *s != '\0';
+}
+struct sentences {
+    struct sentence at[SENTENCES];
+    size_t n, last;
+};
+
+static void end_paragraph(struct sentences *x, struct text *paragraph)
+{
+    if (paragraph->n == 0)
+        return;
+    x->last = x->n;
+    x->n = split(str(paragraph), paragraph->n, x->at, x->n);
+    *paragraph = (struct text){ 0 };
+}
+
+static void read_sentences(struct sentences *x, const struct block *b)
+{
+    struct fence f = { 0 };
+    struct text paragraph = { 0 };
+    for (const char *s = b->prose; *s; s += line_length(s), s += *s == '\n') {
+        bool code = crosses_fence(&f, s) || f.length > 0;
+        bool more = paragraph.n > 0 && *s != '\n';
+        if (code || !(more || is_running_text(s))) {
+            end_paragraph(x, &paragraph);
+            continue;
+        }
+        put(&paragraph, more ? " " : "");
+        add(&paragraph, s, line_length(s));
+    }
+    end_paragraph(x, &paragraph);
+}
+static void choose(struct sentences *x, size_t room)
+{
+    size_t n = x->n - 1, used = x->at[n].n;
+    x->at[n].kept = true;
+    for (size_t i = n; i-- > 0; )
+        if (x->at[i].shapes && used + x->at[i].n <= room) {
+            x->at[i].kept = true;
+            used += x->at[i].n;
+        }
+    for (size_t i = n; i-- > x->last; ) {
+        size_t more = x->at[i].kept ? 0 : x->at[i].n;
+        if (used + more > room)
+            break;
+        used += more;
+        x->at[i].kept = true;
+    }
+}
+
+static void contract(struct text *t, const struct page *p,
+                     const struct block *b, size_t room)
+{
+    struct sentences x = { .n = 0 };
+    if (b != NULL)
+        read_sentences(&x, b);
+    if (x.n > 0)
+        choose(&x, room);
+    for (size_t i = 0, next = 0; i < x.n; i++) {
+        if (!x.at[i].kept)
+            continue;
+        put(t, next == 0 ? "" : next == i ? " " : " … ");
+        inline_text(t, p, b->line, x.at[i].s, x.at[i].n);
+        next = i + 1;
+    }
+}
+static const struct block *prose_before(const struct page *p,
+                                        const struct name *body, int *lines)
+{
+    const struct block *prose = NULL;
+    *lines = 0;
+    for (size_t i = 0; i < p->blocks.n; i++) {
+        const struct chunk *c = ((struct block *)p->blocks.at[i])->chunk;
+        if (c == NULL || c->name != body)
+            continue;
+        for (const char *s = c->body; *s; s += *s == '\n', (*lines)++)
+            s += line_length(s);
+        const struct block *b = i > 0 ? p->blocks.at[i - 1] : NULL;
+        if (prose == NULL && b != NULL && b->chunk == NULL)
+            prose = b;
+    }
+    return prose;
+}
+static void form_blank(struct text *t, const struct page *p,
+                       const struct stage *s, const struct blank *b,
+                       size_t room)
+{
+    int lines;
+    const struct block *prose = prose_before(p, b->body, &lines);
+    const struct chunk *c = b->body->definitions.at[0];
+    put(t, "`\\nwformblank{");
+    putf(t, "%s}{", p->stages.n > 1 ? s->key : "");
+    tex_name(t, b->chunk);
+    putf(t, "}{%s}{%s}{%d}{`{=latex}", c->anchor, c->number,
+         lines > 0 ? lines : 1);
+    contract(t, p, prose, room);
+    if (b->declares != NULL)
+        putf(t, " Leaves `%s` behind.", b->declares);
+    put(t, "`}`{=latex}\n\n");
+}
+static void form(struct text *t, const struct page *p)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->stages.n; i++)
+        count += ((const struct stage *)p->stages.at[i])->blanks.n;
+    if (count == 0)
+        return;
+    size_t room = FORM_LETTERS / count < 420 ? FORM_LETTERS / count : 420;
+    put(t, "\n::: form\n~~~{=latex}\n\\nwformtitle{");
+    escape(t, tex_escapes, p->title, strlen(p->title));
+    putf(t, "}{%s}\n~~~\n\n", p->slug);
+    for (size_t i = 0; i < p->stages.n; i++) {
+        const struct stage *s = p->stages.at[i];
+        putf(t, "`\\nwformstage{%s}{%s}{%d}{`{=latex}%s`}`{=latex}\n\n",
+             s->key, s->title ? s->title : "", budget(s),
+             s->stop ? s->stop : "");
+        for (size_t k = 0; k < s->blanks.n; k++) {
+            const struct blank *b = s->blanks.at[k];
+            if (b->body != NULL)
+                form_blank(t, p, s, b, room);
+        }
+    }
+    put(t, ":::\n");
+}
 static void meta_string(struct text *t, const char *key, const char *value)
 {
     putf(t, "%s: \"", key);
@@ -2089,6 +2273,7 @@ static void write_page(struct page *p)
         else
             emit_prose(&w, b);
     }
+    form(&t, p);
     write_markdown(p->slug, &t);
 }
 static void write_bodies(const struct page *p)

@@ -92,11 +92,13 @@ local environments = {
   probe = 'nwprobe', answer = 'nwanswer', note = 'nwnote',
   ledger = 'nwledger', card = 'nwcard', purpose = 'nwpurpose',
   tests = 'nwtests', wrong = 'nwtests', ['chapter-map'] = 'nwledger',
+  form = 'nwform',
 }
 
 function div(d)
   local class = d.classes[1]
   if class == 'figure' then return figure(d) end
+  if class == 'form' and html then return {} end
   if class == 'answer' and html then
     local r = pandoc.List {
       block '<details class="answer"><summary>Answer</summary>' }
