@@ -214,6 +214,22 @@ harness-check: build/harness/suite_harness build/harness/sample \
     build/harness/sample-early  ## the harness of the suites, graded itself
 	@$< --program build/harness/sample
 
+# The re-solve tool is tangled by the tangler. Its suites test its modules,
+# each linked alone: what a module would say, its suite collects.
+RESOLVE_NW := $(wildcard book/[CDE]-*.nw)
+build/tool/resolve.files: $(RESOLVE_NW) $(TANGLE)
+	@mkdir -p $(@D)
+	@$(TANGLE) --lines --out build/tool $(RESOLVE_NW) > $@
+SCORE_C := $(addprefix build/tool/resolve/,clock.c log.c calendar.c score.c)
+build/tool/suite_score: build/tool/resolve.files tests/tool/suite_score.c \
+    tests/support/harness.c
+	@$(CC) $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Itests -Ibuild/tool/resolve \
+	    tests/tool/suite_score.c tests/support/harness.c $(SCORE_C) \
+	    $(CHECK_LIBS) $(LDLIBS) -o $@
+.PHONY: tool-check
+tool-check: build/tool/suite_score  ## the suites of the re-solve tool
+	@build/tool/suite_score --chunks build/tool/.places
+
 build/plain.files: $(NW) $(TANGLE)
 	@$(TANGLE) --out build/plain $(NW) > $@
 tangled: build/plain.files  ## write the whole book as plain C into tangled/
