@@ -220,7 +220,8 @@ RESOLVE_NW := $(wildcard book/[CDE]-*.nw)
 build/tool/resolve.files: $(RESOLVE_NW) $(TANGLE)
 	@mkdir -p $(@D)
 	@$(TANGLE) --lines --out build/tool $(RESOLVE_NW) > $@
-SCORE_C := $(addprefix build/tool/resolve/,clock.c log.c calendar.c score.c)
+SCORE_C := $(addprefix build/tool/resolve/,clock.c log.c calendar.c \
+    score.c summary.c progress.c page.c)
 build/tool/suite_score: build/tool/resolve.files tests/tool/suite_score.c \
     tests/support/harness.c
 	@$(CC) $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Itests -Ibuild/tool/resolve \
