@@ -199,6 +199,29 @@ lint: build/bin/lint  ## the book's form: prose before each chunk, no orphan…
 	@echo "lint: nothing to say"
 tools: $(TANGLE)
 
+# ------------------------------------------------------------- the re-solve
+# Words with spaces come from the environment, where make puts them.
+STAGE = $(firstword $(subst ., ,$*))
+BUILT = $(ONE)=$(STAGE) suites program
+.PHONY: progress next
+blank-%: build/bin/resolve  ## blank-N: start an attempt (LEVEL=, ONLY=)
+	@$< blank $* $${LEVEL:+--level "$$LEVEL"} $${ONLY:+--only "$$ONLY"} \
+	    $${RESTART:+--restart}
+grade-%: build/bin/resolve  ## grade-N: test the attempt (SRC=, SEED=)
+	+@[ -z "$(filter $(STAGE),$(STAGES))" ] || $(BUILT)
+	@$< grade $* $${SRC:+--src "$$SRC"} $${SEED:+--seed "$$SEED"}
+watch-%: build/bin/resolve  ## watch-N: test it on every save
+	+@[ -z "$(filter $(STAGE),$(STAGES))" ] || $(BUILT)
+	@$< watch $*
+reveal-%: build/bin/resolve  ## reveal-N: end it, show the book's (WRONG=)
+	@$< reveal $* $${WRONG:+--wrong "$$WRONG"}
+pause-% resume-% abandon-% history-%: build/bin/resolve
+	@$< $(firstword $(subst -, ,$@)) $*
+progress: build/bin/resolve  ## what is learned, and what is due (HTML=1)
+	@$< progress $${HTML:+--html}
+next: build/bin/resolve  ## start the stage that is due
+	@$< next
+
 # what grades the chapters is graded itself
 HARNESS := tests/support/harness.c tests/support/harness.h Makefile
 build/harness/sample build/harness/sample-early: tests/tool/sample.c $(HARNESS)
@@ -227,6 +250,39 @@ build/tool/suite_score: build/tool/resolve.files tests/tool/suite_score.c \
 	@$(CC) $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Itests -Ibuild/tool/resolve \
 	    tests/tool/suite_score.c tests/support/harness.c $(SCORE_C) \
 	    $(CHECK_LIBS) $(LDLIBS) -o $@
+
+# The tool itself. It is told how attempts are compiled and linked; a file
+# that a tangle leaves as it was is not compiled again.
+RESOLVE := build/bin/resolve
+ATTEMPT_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fopenmp-simd \
+    -Wall -Wextra -Wno-unused -Wno-unused-parameter \
+    $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized) \
+    -Werror=implicit-function-declaration -Werror=implicit-int \
+    -Werror=incompatible-pointer-types -Werror=int-conversion \
+    -Werror=return-type
+RESOLVE_CFLAGS := $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Ibuild/tool -Ibuild/plain \
+    -DRESOLVE_CC='"$(CC)"' -DRESOLVE_CFLAGS='"$(ATTEMPT_CFLAGS)"' \
+    -DRESOLVE_WRAP='"$(WRAP)"' -DRESOLVE_CHECK_LIBS='"$(CHECK_LIBS)"' \
+    -DRESOLVE_LIBS='"$(LDLIBS)"'
+RESOLVE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
+    stages pieces contract bench attempt fence grade verdict command_grade \
+    reveal clock log calendar score progress watch resolve front_matter \
+    routing))
+BLANK_O := $(addprefix build/tool/resolve/,blank_suite.o blank_program.o)
+build/tool/resolve/%.c: build/tool/resolve.files ;
+build/plain/%.c: build/plain.files ;
+build/tool/resolve/%.o: build/tool/resolve/%.c Makefile
+	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
+build/tool/resolve/%.o: build/tool/tangle/%.c build/tool/resolve.files
+	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
+build/tool/resolve/%.o: build/plain/%.c
+	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
+$(RESOLVE): $(RESOLVE_O) $(BLANK_O)
+	@mkdir -p $(@D)
+	@$(CC) $(TOOL_CFLAGS) $(RESOLVE_O) -lcjson -lyaml -o $@.new && \
+	    mv $@.new $@
+-include $(wildcard build/tool/resolve/*.d)
+
 .PHONY: tool-check
 tool-check: build/tool/suite_score  ## the suites of the re-solve tool
 	@build/tool/suite_score --chunks build/tool/.places
