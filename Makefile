@@ -237,22 +237,13 @@ harness-check: build/harness/suite_harness build/harness/sample \
     build/harness/sample-early  ## the harness of the suites, graded itself
 	@$< --program build/harness/sample
 
-# The re-solve tool is tangled by the tangler. Its suites test its modules,
-# each linked alone: what a module would say, its suite collects.
+# The re-solve tool is tangled by the tangler. It is told how attempts are
+# compiled and linked; a file that a tangle leaves as it was is not compiled
+# again.
 RESOLVE_NW := $(wildcard book/[CDE]-*.nw)
 build/tool/resolve.files: $(RESOLVE_NW) $(TANGLE)
 	@mkdir -p $(@D)
 	@$(TANGLE) --lines --out build/tool $(RESOLVE_NW) > $@
-SCORE_C := $(addprefix build/tool/resolve/,clock.c log.c calendar.c \
-    score.c summary.c progress.c page.c)
-build/tool/suite_score: build/tool/resolve.files tests/tool/suite_score.c \
-    tests/support/harness.c
-	@$(CC) $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Itests -Ibuild/tool/resolve \
-	    tests/tool/suite_score.c tests/support/harness.c $(SCORE_C) \
-	    $(CHECK_LIBS) $(LDLIBS) -o $@
-
-# The tool itself. It is told how attempts are compiled and linked; a file
-# that a tangle leaves as it was is not compiled again.
 RESOLVE := build/bin/resolve
 ATTEMPT_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fopenmp-simd \
     -Wall -Wextra -Wno-unused -Wno-unused-parameter \
@@ -266,11 +257,12 @@ RESOLVE_CFLAGS := $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Ibuild/tool -Ibuild/plain \
     -DRESOLVE_LIBS='"$(LDLIBS)"'
 RESOLVE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
     stages pieces contract bench attempt fence grade verdict command_grade \
-    reveal clock log calendar score progress watch resolve front_matter \
-    routing))
+    reveal clock log calendar score summary progress page watch resolve \
+    front_matter routing))
 BLANK_O := $(addprefix build/tool/resolve/,blank_suite.o blank_program.o)
 build/tool/resolve/%.c: build/tool/resolve.files ;
 build/plain/%.c: build/plain.files ;
+.PRECIOUS: build/tool/resolve/%.c build/plain/%.c
 build/tool/resolve/%.o: build/tool/resolve/%.c Makefile
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
 build/tool/resolve/%.o: build/tool/tangle/%.c build/tool/resolve.files
@@ -283,9 +275,18 @@ $(RESOLVE): $(RESOLVE_O) $(BLANK_O)
 	    mv $@.new $@
 -include $(wildcard build/tool/resolve/*.d)
 
+# Its suites link the modules that they test; what those complain of, they
+# collect.
+SCORE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop clock log \
+    calendar score summary progress page))
+TOOL_SUITES := build/tool/suite_score
+$(TOOL_SUITES): build/tool/%: tests/tool/%.c tests/tool/scripted.c \
+    tests/tool/scripted.h tests/support/harness.c $(SCORE_O)
+	@$(CC) $(RESOLVE_CFLAGS) -Itests -Ibuild/tool/resolve \
+	    -Wl,--wrap=complain $(filter %.c %.o,$^) $(CHECK_LIBS) $(LDLIBS) -o $@
 .PHONY: tool-check
-tool-check: build/tool/suite_score  ## the suites of the re-solve tool
-	@build/tool/suite_score --chunks build/tool/.places
+tool-check: $(TOOL_SUITES)  ## the suites of the re-solve tool
+	@for s in $^; do $$s --chunks build/tool/.places || exit 1; done
 
 build/plain.files: $(NW) $(TANGLE)
 	@$(TANGLE) --out build/plain $(NW) > $@

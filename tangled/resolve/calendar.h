@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include "stages.h"
+#include "workshop.h"
 
 /* A date is "2026-11-29", from year 1 to 9999. */
 bool calendar_valid(const char *date);

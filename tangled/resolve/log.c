@@ -191,9 +191,7 @@ static bool open_file(struct log *log)
 bool log_open(struct log **out, const char *directory, log_visit *visit,
               void *context)
 {
-    struct log *log = calloc(1, sizeof *log);
-    if (log == NULL)
-        return complain("out of memory");
+    struct log *log = allocate(sizeof *log);
     log->directory = text_format("%s", directory);
     log->path = text_format("%s/log.jsonl", directory);
     log->lock = log->file = -1;

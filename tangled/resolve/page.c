@@ -278,9 +278,9 @@ static void put_decisions(const struct page *page)
     FILE *out = page->out;
     size_t count;
     struct decision *items = decisions_of(page->score, &count);
-    if (items != NULL && count > 0)
+    if (count > 0)
         fprintf(out, "<h2>First wrong decisions</h2>\n<dl>\n");
-    for (size_t i = 0; items != NULL && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const struct attempt *attempt = items[i].attempt;
         const char *owner = attempt->first_owner;
         char date[32];
@@ -297,7 +297,7 @@ static void put_decisions(const struct page *page)
         put_html(out, attempt->wrong);
         fprintf(out, "</dd>\n");
     }
-    if (items != NULL && count > 0)
+    if (count > 0)
         fprintf(out, "</dl>\n");
     free(items);
 }
@@ -325,7 +325,7 @@ static const char head[] =
     "figure{margin:0}figcaption{font-size:.95rem}\n"
     "svg{display:block;width:100%;height:auto}\n"
     ".charts text{fill:var(--soft);font-family:inherit}\n"
-    ".charts defs *{stroke-width:.45}\n"
+    "[id*=gpPt]{stroke-width:.5}\n"
     "dt{margin-top:.9rem}dd{margin:.1rem 0 0 1.2rem;overflow-wrap:anywhere}\n"
     "@media(max-width:40rem){thead{display:none}tr{display:grid;"
     "grid-template-columns:1fr 1fr;padding:.5rem 0;"

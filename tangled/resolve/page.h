@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include "score.h"
+#include "stages.h"
 
 /* Writes progress.html into the build directory for a reader whose date is
    today, and says so. False after a complaint. */

@@ -49,7 +49,7 @@ const struct stage *stage_due(const struct score *score,
 {
     char due[11] = "", date[32];
     const struct stage *stage = find_open(score, stages);
-    *now = true;
+    *now = stage == NULL;
     if (stage != NULL) {
         *why = text_format("stage %s has an open attempt: make grade-%s",
                            stage->key, stage->key);
@@ -138,7 +138,7 @@ static void print_decisions(FILE *out, const struct score *score,
     size_t count;
     struct decision *items = decisions_of(score, &count);
     const char *owner = NULL;
-    for (size_t i = 0; items != NULL && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const struct attempt *attempt = items[i].attempt;
         char date[32];
         if (i == 0)
@@ -210,7 +210,7 @@ static void print_attempt(FILE *out, size_t number,
     text_time(time, attempt->elapsed);
     fprintf(out, "%3zu  %.10s %.5s  ", number, attempt->began.stamp,
             attempt->began.stamp + 11);
-    cell(out, 8, text_level(attempt->level));
+    cell(out, 8, level_name(attempt->level));
     cell(out, 11, result);
     cell(out, -6, time);
     fprintf(out, "graded %d×", attempt->grades);

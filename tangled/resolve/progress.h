@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include "score.h"
+#include "stages.h"
 
 bool command_progress(const struct workshop *workshop,
                       const struct stages *stages, bool html);
@@ -18,8 +19,8 @@ bool command_abandon(const struct workshop *workshop,
 
 /* The stage to solve next: the one whose attempt is open, else the most
    overdue, else the first new one, else the one that is due soonest. *now
-   says whether to begin it today; *why says why, to be freed. NULL when there
-   are no stages. */
+   says whether to begin it today: not when it is open, and not before it is
+   due. *why says why, to be freed. NULL when there are no stages. */
 const struct stage *stage_due(const struct score *score,
                               const struct stages *stages, const char *today,
                               bool *now, char **why);

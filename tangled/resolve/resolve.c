@@ -84,19 +84,20 @@ static bool run_progress(const struct told *told, const struct stages *stages)
 static bool run_next(const struct told *told, const struct stages *stages)
 {
     struct score *score;
-    const char *why = NULL;
+    char *why;
+    bool now;
     struct blank_request request = { 0 };
     if (!score_open(&score, &told->workshop))
         return false;
-    struct moment now = moment_now();
-    const struct stage *due = stage_due(score, stages, now.date, &why);
+    struct moment moment = moment_now();
+    const struct stage *due =
+        stage_due(score, stages, moment.date, &now, &why);
     if (due != NULL)
         request.level = level_due(score, due);
     score_close(&score);
-    if (why != NULL)
-        printf("%s\n\n", why);
-    return due == NULL
-        || command_blank(&told->workshop, stages, due, &request);
+    printf("%s\n%s", why, now ? "\n" : "");
+    free(why);
+    return !now || command_blank(&told->workshop, stages, due, &request);
 }
 
 static const struct command commands[] = {

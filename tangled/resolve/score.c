@@ -113,8 +113,6 @@ static void finish(struct score *score, struct attempt *attempt,
     strcpy(attempt->end_date, attempt->last.date);
 }
 
-static const char *const level_names[] = { "chunk", "function", "empty" };
-
 static bool is_inside(const char *folder)
 {
     return folder[0] != '/' && folder[0] != '\0'
@@ -138,14 +136,11 @@ static const char *fold_start(struct score *score, const cJSON *event,
     const char *stage = text_of(event, "stage");
     const char *level = text_of(event, "level");
     struct attempt fresh = { .began = *at, .last = *at };
-    int known = level == NULL ? 3 : 0;
-    while (known < 3 && strcmp(level, level_names[known]) != 0)
-        known++;
-    if (known == 3 || stage == NULL || !is_inside(folder)
+    if (level == NULL || !level_parse(&fresh.level, level)
+        || stage == NULL || !is_inside(folder)
         || !number_of(event, "budget", &fresh.budget) || fresh.budget <= 0)
         return "a start without stage, folder, level or budget";
     abandon_open(score, stage, at);
-    fresh.level = (enum level)known;
     fresh.stage = copy_of(stage);
     fresh.folder = copy_of(folder);
     fresh.problem = copy_of("");
@@ -181,7 +176,7 @@ static void replace_owners(struct attempt *attempt, const cJSON *event)
     const cJSON *owner;
     size_t room = (size_t)cJSON_GetArraySize(owners) + 1;
     free_owners(attempt);
-    attempt->owners = need(calloc(room, sizeof *attempt->owners));
+    attempt->owners = allocate(room * sizeof *attempt->owners);
     cJSON_ArrayForEach(owner, owners)
         if (cJSON_IsString(owner))
             attempt->owners[attempt->owner_count++] =
@@ -302,7 +297,7 @@ static const char *fold(void *context, const cJSON *event)
 bool score_open_at(struct score **out, const struct workshop *workshop,
                    struct moment (*now)(void))
 {
-    struct score *score = need(calloc(1, sizeof *score));
+    struct score *score = allocate(sizeof *score);
     score->now = now;
     *out = score;
     if (!log_open(&score->log, workshop->attempts, fold, score)) {
@@ -366,10 +361,9 @@ static int by_order(const void *a, const void *b)
 
 struct standing score_standing(const struct score *score, const char *stage)
 {
-    struct ending *endings = need(calloc(score->count + 1,
-                                         sizeof *endings));
-    struct outcome *outcomes = need(calloc(score->count + 1,
-                                           sizeof *outcomes));
+    struct ending *endings = allocate((score->count + 1) * sizeof *endings);
+    struct outcome *outcomes =
+        allocate((score->count + 1) * sizeof *outcomes);
     size_t count = 0;
     for (size_t i = 0; i < score->count; i++)
         if (strcmp(score->items[i].stage, stage) == 0)
@@ -430,7 +424,7 @@ bool score_start(struct score *score, const char *stage, const char *folder,
         return complain("%s: not the folder of a new attempt", folder);
     cJSON *event = event_new("start", folder, &now);
     need(cJSON_AddStringToObject(event, "stage", stage));
-    need(cJSON_AddStringToObject(event, "level", level_names[level]));
+    need(cJSON_AddStringToObject(event, "level", level_name(level)));
     need(cJSON_AddNumberToObject(event, "budget", budget));
     return append(score, event);
 }

@@ -31,12 +31,6 @@ const char *text_result(const struct attempt *attempt)
     return attempt->is_paused ? "paused" : names[attempt->result];
 }
 
-const char *text_level(enum level level)
-{
-    static const char *const names[] = { "chunk", "function", "empty" };
-    return names[level];
-}
-
 const char *text_marks(const struct attempt *attempt)
 {
     if (attempt->uncertain)
@@ -124,10 +118,9 @@ struct decision *decisions_of(const struct score *score, size_t *count)
 {
     const struct attempt *items;
     size_t attempts = score_attempts(score, &items);
-    struct decision *decisions = calloc(attempts + 1, sizeof *decisions);
+    struct decision *decisions = allocate((attempts + 1)
+                                          * sizeof *decisions);
     *count = 0;
-    if (decisions == NULL)
-        return NULL;
     for (size_t i = 0; i < attempts; i++)
         if (items[i].wrong[0] != '\0')
             decisions[(*count)++].attempt = &items[i];

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include "score.h"
+#include "stages.h"
 
 struct summary {
     const struct stage *stage;
@@ -38,7 +39,6 @@ struct decision *decisions_of(const struct score *score, size_t *count);
 void text_time(char text[32], double seconds);  /* 12:31, or 2h05 */
 void text_date(char text[32], const char *date, const char *today);
 const char *text_result(const struct attempt *attempt);
-const char *text_level(enum level level);
 /* "", or "*" for a pause, "~" for a reboot, "*~" for both */
 const char *text_marks(const struct attempt *attempt);
 void put_plain(FILE *out, const char *text);

@@ -1,11 +1,7 @@
 /* The re-solve tool's memory: clock, log, calendar and score, through their
-   headers. What a command would say on stderr is collected in said; the clock
-   is a script. */
-#include <dirent.h>
-#include <errno.h>
+   headers. */
 #include <fcntl.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,122 +16,7 @@
 #include "log.h"
 #include "score.h"
 #include "support/harness.h"
-#include "workshop.h"
-
-/* ------------------------------------------------------------ the workshop */
-
-static char said[65536];
-static int complaints;
-
-bool complain(const char *format, ...)
-{
-    size_t used = strlen(said);
-    va_list list;
-    va_start(list, format);
-    vsnprintf(said + used, sizeof said - used, format, list);
-    va_end(list);
-    used = strlen(said);
-    snprintf(said + used, sizeof said - used, "\n");
-    complaints++;
-    return false;
-}
-
-char *text_format(const char *format, ...)
-{
-    va_list list, again;
-    va_start(list, format);
-    va_copy(again, list);
-    int length = vsnprintf(NULL, 0, format, list);
-    char *text = malloc((size_t)length + 1);
-    ck_assert_ptr_nonnull(text);
-    vsnprintf(text, (size_t)length + 1, format, again);
-    va_end(again);
-    va_end(list);
-    return text;
-}
-
-bool directory_make(const char *path)
-{
-    return mkdir(path, 0777) == 0 || errno == EEXIST
-        || complain("%s: %s", path, strerror(errno));
-}
-
-static void say_nothing(void)
-{
-    said[0] = '\0';
-    complaints = 0;
-}
-
-/* ------------------------------------------------------- a place and a clock */
-
-static char place[64], attempts[128], log_path[160], torn_path[160];
-static struct workshop workshop = { "book", attempts, "build" };
-
-static void remove_place(void)
-{
-    char line[256];
-    snprintf(line, sizeof line, "chmod -R u+w %s; rm -rf %s", place, place);
-    if (place[0] != '\0' && system(line) != 0)
-        fprintf(stderr, "%s was left behind\n", place);
-}
-
-static void new_place(void)
-{
-    const char *tmp = getenv("TMPDIR");
-    if (place[0] != '\0')
-        remove_place();
-    else
-        atexit(remove_place);
-    snprintf(place, sizeof place, "%.40s/score-XXXXXX",
-             tmp != NULL ? tmp : "/tmp");
-    ck_assert_ptr_nonnull(mkdtemp(place));
-    ck_assert_int_eq(chmod(place, 0755), 0);
-    snprintf(attempts, sizeof attempts, "%s/attempts", place);
-    snprintf(log_path, sizeof log_path, "%s/log.jsonl", attempts);
-    snprintf(torn_path, sizeof torn_path, "%s/log.torn", attempts);
-    say_nothing();
-}
-
-static struct moment now;
-
-static struct moment scripted(void)
-{
-    return now;
-}
-
-static void on(const char *stamp)
-{
-    snprintf(now.stamp, sizeof now.stamp, "%s", stamp);
-    snprintf(now.date, sizeof now.date, "%.10s", stamp);
-}
-
-static void begin_clock(void)
-{
-    now = (struct moment){ .wall = 1796000000.5, .awake = 1000.25,
-                           .since_boot = 1000.25, .boot = "boot-a" };
-    on("2026-11-29T20:31:05+01:00");
-}
-
-static void wait_for(double seconds)
-{
-    now.awake += seconds;
-    now.since_boot += seconds;
-    now.wall += seconds;
-}
-
-static struct score *reopen(struct score *score)
-{
-    score_close(&score);
-    ck_assert_msg(score_open_at(&score, &workshop, scripted), "%s", said);
-    return score;
-}
-
-static struct score *new_score(void)
-{
-    new_place();
-    begin_clock();
-    return reopen(NULL);
-}
+#include "tool/scripted.h"
 
 static const struct attempt *start(struct score *score, const char *folder)
 {
@@ -150,24 +31,6 @@ static bool grade(struct score *score, int passed, int failed)
     struct verdict verdict = { passed, failed, 0, owners,
                                failed < 2 ? (size_t)failed : 2, NULL, NULL };
     return score_grade(score, score_latest(score, "5"), &verdict);
-}
-
-static size_t slurp(const char *path, char *bytes, size_t room)
-{
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return (size_t)-1;
-    size_t length = fread(bytes, 1, room, file);
-    fclose(file);
-    return length;
-}
-
-static void spit(const char *path, const char *bytes, size_t length)
-{
-    FILE *file = fopen(path, "wb");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fwrite(bytes, 1, length, file), length);
-    ck_assert_int_eq(fclose(file), 0);
 }
 
 #define NEAR(actual, expected) ck_assert_double_eq_tol(actual, expected, 2e-3)
