@@ -8,13 +8,13 @@ WEAVING="pandoc texlive-xetex texlive-latex-recommended texlive-latex-extra
  texlive-plain-generic texlive-fonts-recommended fonts-dejavu fonts-texgyre
  fonts-texgyre-math lmodern librsvg2-bin
  graphviz gnuplot-nox"
-GRADING="clang valgrind gcovr tidy libclang-rt-14-dev"
+GRADING="clang valgrind gcovr tidy libclang-rt-14-dev chromium poppler-utils"
 
 usage() {
     cat <<'TEXT'
 ./build.sh            install what is missing, then tangle, compile, test and weave
 ./build.sh check      install what the tests need, then run every suite
-./build.sh install    only install (add "all" for valgrind, clang, gcovr and tidy)
+./build.sh install    only install (add "all" for what only the checks need)
 ./build.sh help       this text
 
 NO_INSTALL=1 ./build.sh …   never install; say what is missing and stop

@@ -101,3 +101,31 @@ check-links: html build/bin/checklinks  ## every link resolves; valid HTML
 	    grep -v 'proprietary attribute "aria-current"' | \
 	    sed "s|^|$$f: |" | grep . >&2 && failed=1; done; \
 	    exit $$failed
+
+# The pages are driven in a browser and the forms are counted: tests/pages/.
+# A small book of its own stands in for a chapter in parts.
+CHROMIUM   ?= $(firstword $(notdir $(wildcard $(addprefix /usr/bin/,chromium \
+    chromium-browser google-chrome))) chromium)
+pages_nw   := $(wildcard tests/pages/*.nw)
+pages_all  := $(patsubst tests/pages/%.nw,%,$(pages_nw)) chunks identifiers
+.PHONY: check-pages
+build/pages/stamp: $(pages_nw) build/bin/weave $(weave_lua) \
+        $(wildcard book/style/*)
+	@mkdir -p build/pages/pdf
+	@$(MARKUP) $(pages_nw) | build/bin/weave -n -o build/pages -t 'Parts'
+	@cd build/pages && for p in index $(pages_all); do \
+	    m=weave/md/$$p.md; lua=--lua-filter=$(CURDIR)/$(weave_lua); \
+	    $(PANDOC) -f $(weave_markdown) --no-highlight $$lua -t html5 \
+	        --mathml --template=$(CURDIR)/book/style/page.html $$m \
+	        -o html/$$p.html && \
+	    $(PANDOC) -f $(weave_markdown) --no-highlight $$lua -t latex \
+	        --top-level-division=chapter $$m -o weave/tex/$$p.tex || exit 1; \
+	    done; cp $(CURDIR)/book/style/book.css $(CURDIR)/book/style/book.js html
+	@for pass in 1 2; do $(XELATEX) -halt-on-error -interaction=nonstopmode \
+	    -output-directory=build/pages/pdf build/pages/weave/book.tex \
+	    > build/pages/pdf/out.txt < /dev/null || \
+	    { tail -n 20 build/pages/pdf/out.txt; exit 1; }; done
+	@mv build/pages/pdf/book.pdf build/pages/parts.pdf
+	@touch $@
+check-pages: html pdf build/pages/stamp  ## the pages in a browser, the forms
+	@CHROMIUM='$(CHROMIUM)' tests/pages/check.sh $(BOOK_PDF)

@@ -105,7 +105,7 @@ function recall(key) {
     if (memory[key]) return memory[key];
     try {
         var v = JSON.parse(localStorage.getItem("book-stage-" + key));
-        if (v && typeof v === "object") return v;
+        if (v && typeof v === "object" && !Array.isArray(v)) return v;
     } catch (e) { /* private, or not ours */ }
     return {};
 }
@@ -207,9 +207,9 @@ function reading(seconds) {             /* 44:59, 0:00, \u22122:05 */
         + rest;
 }
 function put(el, text) { if (el.textContent !== text) el.textContent = text; }
-var title = document.title, ticking = 0;
+var title = document.title, timer = 0;
 function tick() {
-    var now = "";
+    var now = "", until = 1000;         /* milliseconds to the next reading */
     stages.forEach(function (s) {
         var clock = one(".clock", s.box), n = left(s), text = reading(n);
         if (!clock) return;
@@ -217,12 +217,14 @@ function tick() {
         clock.classList.toggle("over", Math.ceil(n) < 0);
         put(one(".go", s.box), runs(s) ? "pause" : n < s.seconds ? "resume"
             : "start");
-        if (runs(s) && !now) now = text;
+        if (!runs(s)) return;
+        now = now || text;
+        until = Math.min(until, 1000 * (n - Math.ceil(n) + 1));
     });
     var wanted = now ? now + " \u00b7 " + title : title;
     if (document.title !== wanted) document.title = wanted;
-    if (now && !ticking) ticking = setInterval(tick, 250);
-    if (!now && ticking) { clearInterval(ticking); ticking = 0; }
+    clearTimeout(timer);
+    if (now) timer = setTimeout(tick, until + 10);
 }
 function stop(s) {
     var n = left(s);
