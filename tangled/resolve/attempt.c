@@ -277,37 +277,47 @@ static void print_function(const struct bench *bench, const char *text,
         print_public_comment(bench, function->name);
 }
 
+/* before: the beginning of the function that was shown last. */
 static void print_chunk(const char *file, const char *text,
                         const struct bench *bench, const char *chunk,
-                        struct piece piece, int number)
+                        struct piece piece, size_t *before, int number)
 {
     struct functions functions = functions_in(text);
     char *contract = contract_of(bench->stream, chunk);
     printf("\n%3d  %s\n      %s:%d\n", number, chunk, file,
            line_of(text, piece.begin));
-    for (size_t i = 0; i < functions.count; i++)
-        if (functions.items[i].body.begin <= piece.begin
-            && piece.end <= functions.items[i].body.end)
-            print_function(bench, text, &functions.items[i]);
+    for (size_t i = 0; i < functions.count; i++) {
+        const struct function *function = &functions.items[i];
+        if (function->body.begin > piece.begin
+            || piece.end > function->body.end
+            || function->body.begin == *before)
+            continue;
+        print_function(bench, text, function);
+        *before = function->body.begin;
+    }
     print_wrapped("      ", contract);
     free(contract);
     functions_free(&functions);
 }
 
 static void print_chunks(const struct making *making,
-                         const struct bench *bench, const char *file,
-                         const struct list *chosen, int *number)
+                         const struct bench *bench, const struct list *chosen)
 {
-    char *path = text_format("%s/%s", making->path, file);
-    char *text = file_read(path);
-    for (size_t i = 0; text != NULL && i < chosen->count; i++) {
-        struct piece piece = piece_chunk(text, chosen->items[i]);
-        if (piece.end > piece.begin)
-            print_chunk(file, text, bench, chosen->items[i], piece,
-                        ++*number);
-    }
-    free(text);
-    free(path);
+    size_t before = 0;
+    int number = 0;
+    for (size_t i = 0; i < chosen->count; i++)
+        for (size_t f = 0; f < making->files.count; f++) {
+            const char *file = making->files.items[f];
+            char *path = text_format("%s/%s", making->path, file);
+            char *text = file_read(path);
+            struct piece piece = piece_chunk(text != NULL ? text : "",
+                                             chosen->items[i]);
+            if (piece.end > piece.begin)
+                print_chunk(file, text, bench, chosen->items[i], piece,
+                            &before, ++number);
+            free(text);
+            free(path);
+        }
 }
 
 static bool is_asked(const struct bench *bench, const char *file,
@@ -373,13 +383,11 @@ static void print_task(const struct making *making, const struct bench *bench,
         printf("  %s\n", making->files.items[i]);
     printf("  include/ (read-only)\n");
     int number = 0;
-    for (size_t i = 0; i < making->files.count; i++)
-        if (level == LEVEL_CHUNK)
-            print_chunks(making, bench, making->files.items[i], chosen,
-                         &number);
-        else
-            print_functions(making, bench, making->files.items[i], level,
-                            chosen, &number);
+    if (level == LEVEL_CHUNK)
+        print_chunks(making, bench, chosen);
+    for (size_t i = 0; level != LEVEL_CHUNK && i < making->files.count; i++)
+        print_functions(making, bench, making->files.items[i], level,
+                        chosen, &number);
     printf("\nNext: edit, then   make grade-%s   (or make watch-%s beside"
            " it).\n", stage->key, stage->key);
 }
