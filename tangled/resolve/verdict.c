@@ -17,10 +17,18 @@ char *time_format(double seconds)
                        whole % 60);
 }
 
-const char *repair_of(const char *owner)
+const char *repair_of(const char *owner, int chapter)
 {
-    const struct route *route = route_find(owner);
-    return route != NULL ? route->repair : NULL;
+    const struct route *best = NULL;
+    for (int i = 0; i < CHECK_COUNT; i++) {
+        const struct route *route = checks[i].route;
+        if (strcmp(route->owner, owner) == 0 && route->chapter <= chapter
+            && (best == NULL || route->chapter > best->chapter))
+            best = route;
+    }
+    if (best == NULL)
+        best = route_find(owner);
+    return best != NULL && best->chapter <= chapter ? best->repair : NULL;
 }
 
 static const char *paint(const char *code)
@@ -60,13 +68,13 @@ static void print_tiers(const struct grade *grade)
     }
 }
 
-static void print_failure(const struct tested *test)
+static void print_failure(const struct tested *test, int chapter)
 {
     printf("\n  %s%s%s\n", paint("\33[1m"), test->name, paint("\33[0m"));
     printf("      %s\n", test->place);
     print_wrapped("      ", test->message);
     printf("      owner   %s\n", test->owner);
-    const char *repair = repair_of(test->owner);
+    const char *repair = repair_of(test->owner, chapter);
     if (repair != NULL)
         print_wrapped("      repair  ", repair);
 }
@@ -79,7 +87,7 @@ static void print_names(const char *what, const struct list *names)
         printf("  %s\n", names->items[i]);
 }
 
-static void print_failures(const struct grade *grade)
+static void print_failures(const struct grade *grade, int chapter)
 {
     int shown = 0, blank = 0;
     for (size_t i = 0; i < grade->count; i++) {
@@ -93,7 +101,7 @@ static void print_failures(const struct grade *grade)
         if (shown == 0)
             printf("\nfailed\n");
         if (shown < DETAILS_MAX)
-            print_failure(test);
+            print_failure(test, chapter);
         else
             printf("%s  %s  (%s)\n", shown == DETAILS_MAX ? "\n" : "",
                    test->name, test->owner);
@@ -136,7 +144,7 @@ void verdict_print(const struct grade *grade, const struct stage *stage,
         print_tiers(grade);
         print_names("not written yet", &grade->unwritten);
         print_names("blank, and reached by a test", &grade->reached);
-        print_failures(grade);
+        print_failures(grade, stage->chapter);
     }
     if (grade->printed > SHOWN_BYTES)
         printf("\nThe attempt printed %zu bytes; the suite does not need"

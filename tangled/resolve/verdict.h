@@ -9,7 +9,8 @@ void verdict_print(const struct grade *grade, const struct stage *stage,
                    const struct attempt *attempt);
 /* "12:04"; minutes may pass 59. To be freed. */
 char *time_format(double seconds);
-/* What to do about a failure of this owner, by the routing table; or NULL. */
-const char *repair_of(const char *owner);
+/* What to do about a failure of this owner, by the routing table as far as
+   that chapter; or NULL. */
+const char *repair_of(const char *owner, int chapter);
 
 #endif
