@@ -279,7 +279,7 @@ $(RESOLVE): $(RESOLVE_O) $(BLANK_O)
 # collect.
 SCORE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop clock log \
     calendar score summary progress page))
-TOOL_SUITES := build/tool/suite_score
+TOOL_SUITES := build/tool/suite_score build/tool/suite_progress
 $(TOOL_SUITES): build/tool/%: tests/tool/%.c tests/tool/scripted.c \
     tests/tool/scripted.h tests/support/harness.c $(SCORE_O)
 	@$(CC) $(RESOLVE_CFLAGS) -Itests -Ibuild/tool/resolve \

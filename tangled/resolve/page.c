@@ -212,33 +212,41 @@ static bool put_svg(FILE *out, const char *path, const char *label,
     return inside;
 }
 
-static void put_charts(const struct page *page)
+static void put_chart_heading(FILE *out)
 {
-    FILE *out = page->out;
     fprintf(out, "<h2>Time against the budget</h2>\n<p class=\"soft\">"
             "Minutes, by date. Dots are clean, triangles late, crosses "
             "revealed; hollow ones had a pause. The line across is the "
             "budget; what took over twice as long is drawn at the top.</p>\n"
             "<div class=\"charts\">\n");
+}
+
+static void put_charts(const struct page *page)
+{
+    size_t charts = 0;
     for (size_t i = 0; i < page->stages->count; i++) {
         const struct stage *stage = &page->stages->items[i];
         char first[11], last[11];
         if (!dates_of(page, stage, first, last))
             continue;
+        if (charts++ == 0)
+            put_chart_heading(page->out);
         char *path = chart_path(page, stage);
         char *label = text_format("Stage %s: time against the budget of %d "
-            "minutes, %s to %s", stage->key, stage->minutes, first, last);
-        fprintf(out, "<figure><figcaption>%s ", stage->key);
-        put_html(out, stage->title);
-        fprintf(out, "</figcaption>\n");
-        if (!put_svg(out, path, label, i))
-            fprintf(out, "<p class=\"soft\">No chart: gnuplot did not draw "
+                                  "minutes, %s to %s", stage->key, stage->minutes,
+                                  first, last);
+        fprintf(page->out, "<figure><figcaption>%s ", stage->key);
+        put_html(page->out, stage->title);
+        fprintf(page->out, "</figcaption>\n");
+        if (!put_svg(page->out, path, label, i))
+            fprintf(page->out, "<p class=\"soft\">No chart: gnuplot did not draw "
                     "it.</p>\n");
-        fprintf(out, "</figure>\n");
+        fprintf(page->out, "</figure>\n");
         free(label);
         free(path);
     }
-    fprintf(out, "</div>\n");
+    if (charts > 0)
+        fprintf(page->out, "</div>\n");
 }
 
 static void put_cell(const struct page *page, const char *name,
@@ -366,9 +374,7 @@ bool page_write(const struct workshop *workshop, const struct score *score,
         written = fclose(page.out) == 0 && written
             && rename(fresh, path) == 0;
     }
-    if (written)
-        printf("%s\n", path);
-    else
+    if (!written)
         complain("%s: %s", path, strerror(errno));
     free(fresh);
     free(path);

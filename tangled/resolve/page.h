@@ -6,7 +6,7 @@
 #include "stages.h"
 
 /* Writes progress.html into the build directory for a reader whose date is
-   today, and says so. False after a complaint. */
+   today. False after a complaint. */
 bool page_write(const struct workshop *workshop, const struct score *score,
                 const struct stages *stages, const char *today);
 

@@ -256,10 +256,10 @@ bool command_progress(const struct workshop *workshop,
     if (!score_open(&score, workshop))
         return false;
     bool done = true;
-    if (html)
-        done = page_write(workshop, score, stages, now.date);
-    else
+    if (!html)
         progress_print(stdout, score, stages, now.date);
+    else if ((done = page_write(workshop, score, stages, now.date)))
+        printf("%s/progress.html\n", workshop->build);
     score_close(&score);
     return done && printed();
 }
