@@ -1787,10 +1787,10 @@ static void close_stage(struct text *t, const struct page *p,
                         const struct stage *s)
 {
     if (s->blanks.n > 0)
-        putf(t, "Begin with\n:   `make blank-%s` `<button type=\"button\" "
-             "class=\"copy\">copy the command</button>`{=html}`, or with "
-             "the form on p.\\,\\pageref{form:%s}`{=latex}\n\n", s->key,
-             p->slug);
+        putf(t, "Begin with\n:   `<code>make blank-%s</code> <button "
+             "type=\"button\" class=\"copy\">copy the command</button>`"
+             "{=html}`\\texttt{make blank-%s}, or with the form on p.\\,"
+             "\\pageref{form:%s}`{=latex}\n\n", s->key, s->key, p->slug);
     put(t, "~~~{=html}\n<div class=\"controls\">\n");
     if (budget(s) > 0)
         putf(t, "<span class=\"clock\" role=\"timer\" aria-label=\"Time "
