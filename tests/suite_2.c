@@ -46,10 +46,14 @@ static struct forward_output run(const struct tiny_gpt *model,
     return output;
 }
 
-static const int32_t some_ids[] = {
-    3, 10, 0, 7, 7, 1, 9, 4, 2,  5, 0, 8, 6, 1, 10, 3, 2, 9,
-    1, 1, 4, 0, 2, 8, 5, 10, 6
-};
+/* Ids for small: three rows of a full context. */
+static const int32_t *some_ids(void)
+{
+    static int32_t ids[3 * 9];
+    uint64_t state = noise_start(1);
+    noise_ids(&state, 11, 3, 9, ids);
+    return ids;
+}
 
 /* --------------------------------------------------------- the embedding */
 
@@ -61,16 +65,19 @@ START_TEST(a_row_is_the_sum_of_its_token_and_its_position)
     };
     struct parameters *p = NULL;
     ck_assert_int_eq(parameters_new(&p, &config, NULL), STATUS_OK);
-    for (int k = 0; k < 12; k++)    /* token row v is 10v, 10v+1, 10v+2 */
-        p->token_embedding.weight.data[k] = (float)(k / 3 * 10 + k % 3);
-    for (int k = 0; k < 15; k++)    /* position row n is 100(n+1) thrice */
-        p->position_embedding.weight.data[k] = (float)(k / 3 * 100 + 100);
-    const int32_t ids[] = {3, 0, 1,  2, 2, 0};
-    const float want[] = {
-        330, 331, 332,  400, 401, 402,  510, 511, 512,
-        320, 321, 322,  420, 421, 422,  500, 501, 502
-    };
-    float out[18];
+    uint64_t state = noise_start(2);
+    float *token = p->token_embedding.weight.data;
+    float *position = p->position_embedding.weight.data;
+    int32_t ids[6];
+    float want[18], out[18];
+    noise_ids(&state, 4, 2, 3, ids);
+    noise_distinct(&state, 12, token);
+    noise_distinct(&state, 15, position);
+    for (int k = 0; k < 15; k++)
+        position[k] *= 100;     /* so the hundreds say which position */
+    for (int k = 0; k < 18; k++)
+        want[k] = token[ids[k / 3] * 3 + k % 3]
+                  + position[(2 + k / 3 % 3) * 3 + k % 3];
     embedding_forward(p, ids, 2, 3, 2, out);
     CLOSE("embedding with two tokens before", out, want);
     parameters_free(&p);
@@ -195,7 +202,7 @@ START_TEST(a_dot_product_counts_its_last_elements)
 {
     float weight[37], in[37];
     double want = 0;
-    uint32_t state = 5;
+    uint64_t state = noise_start(5);
     for (int k = 0; k < 37; k++) {
         weight[k] = noise(&state);
         in[k] = noise(&state);
@@ -264,22 +271,19 @@ END_TEST
 
 /* ------------------------------------------------------------- the heads */
 
-/* Each float says where it belongs: 1000b + 100t + c. */
 START_TEST(a_head_gets_its_own_slice_of_each_token)
 {
     enum { B = 2, T = 3, H = 4, D = 5, C = H * D };
     float in[B * T * 3 * C], out[B * H * T * D];
-    for (int b = 0; b < B; b++)
-        for (int t = 0; t < T; t++)
-            for (int c = 0; c < 3 * C; c++)
-                in[(b * T + t) * 3 * C + c] = (float)(1000 * b + 100 * t + c);
+    uint64_t state = noise_start(8);
+    noise_distinct(&state, B * T * 3 * C, in);
     heads_split(in + C, 3 * C, B, T, H, D, out);
     for (int b = 0; b < B; b++)
         for (int h = 0; h < H; h++)
             for (int t = 0; t < T; t++)
                 for (int d = 0; d < D; d++) {
                     float got = out[((b * H + h) * T + t) * D + d];
-                    float want = (float)(1000 * b + 100 * t + C + h * D + d);
+                    float want = in[(b * T + t) * 3 * C + C + h * D + d];
                     ck_assert_msg(got == want, "[%d,%d,%d,%d]: expected %g,"
                                   " got %g", b, h, t, d, want, got);
                 }
@@ -290,9 +294,8 @@ START_TEST(merging_undoes_splitting)
 {
     enum { B = 2, T = 3, H = 4, D = 5, C = H * D };
     float in[B * T * C], split[B * T * C], out[B * T * C];
-    uint32_t state = 9;
-    for (int k = 0; k < B * T * C; k++)
-        in[k] = noise(&state);
+    uint64_t state = noise_start(9);
+    noise_distinct(&state, B * T * C, in);
     heads_split(in, C, B, T, H, D, split);
     heads_merge(split, B, H, T, D, out);
     expect_same_bits("merged heads", out, in, sizeof in);
@@ -444,7 +447,8 @@ static void attend_in_double(const double *q, const double *k, const double *v,
     }
 }
 
-/* A mask of no particular form, with one row that sees nothing. */
+/* A mask of no particular form: row i hides i + 1 keys, and row 2 hides all
+   of them. */
 START_TEST(attention_agrees_with_its_definition_in_double)
 {
     enum { HEADS = 3, T = 4, S = 6, D = 5 };
@@ -453,15 +457,19 @@ START_TEST(attention_agrees_with_its_definition_in_double)
     float scores[HEADS * T * S], probs[HEADS * T * S], context[HEADS * T * D];
     float want[HEADS * T * D];
     bool keep[T * S];
-    uint32_t state = 77;
+    uint64_t state = noise_start(77);
     for (int n = 0; n < HEADS * T * D; n++)
         q2[n] = q[n] = 2 * noise(&state);
     for (int n = 0; n < HEADS * S * D; n++) {
         k2[n] = k[n] = 2 * noise(&state);
         v2[n] = v[n] = noise(&state);
     }
-    for (int n = 0; n < T * S; n++)
-        keep[n] = n / S != 2 && noise(&state) > -0.4f;
+    for (int i = 0; i < T; i++) {
+        int32_t order[S];
+        noise_order(&state, S, order);
+        for (int j = 0; j < S; j++)
+            keep[i * S + j] = i != 2 && order[j] > i;
+    }
     attention_forward(q, k, v, keep, HEADS, T, S, D, scores, probs, context);
     for (int h = 0; h < HEADS; h++)
         for (int i = 0; i < T; i++) {
@@ -747,10 +755,10 @@ static void expect_double(int heads)
     struct gpt_config config = small;
     config.n_heads = heads;
     struct tiny_gpt *model = noisy_model(&config, 2);
-    struct forward_output output = run(model, some_ids, 3, 9, NULL);
+    struct forward_output output = run(model, some_ids(), 3, 9, NULL);
     float want[3 * 9 * 11];
     for (int b = 0; b < 3; b++)
-        forward_in_double(tiny_gpt_parameters(model), some_ids + 9 * b, 9,
+        forward_in_double(tiny_gpt_parameters(model), some_ids() + 9 * b, 9,
                           want + b * 99);
     char what[32];
     snprintf(what, sizeof what, "logits with %d heads", heads);
@@ -778,11 +786,12 @@ END_TEST
 START_TEST(a_changed_future_token_leaves_earlier_logits_alone)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
-    struct forward_output before = run(model, some_ids, 1, 9, NULL);
+    struct forward_output before = run(model, some_ids(), 1, 9, NULL);
+    uint64_t state = noise_start(4);
     for (int t = 0; t < 9; t++) {
         int32_t ids[9];
-        memcpy(ids, some_ids, sizeof ids);
-        ids[t] = (ids[t] + 1) % 11;
+        memcpy(ids, some_ids(), sizeof ids);
+        ids[t] = (ids[t] + 1 + noise_below(&state, 10)) % 11;
         struct forward_output after = run(model, ids, 1, 9, NULL);
         const float *a = before.logits.data, *b = after.logits.data;
         char what[48];
@@ -801,9 +810,9 @@ END_TEST
 START_TEST(a_row_of_the_batch_gives_the_same_bits_alone)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
-    struct forward_output together = run(model, some_ids, 3, 9, NULL);
+    struct forward_output together = run(model, some_ids(), 3, 9, NULL);
     for (int b = 0; b < 3; b++) {
-        struct forward_output alone = run(model, some_ids + 9 * b, 1, 9, NULL);
+        struct forward_output alone = run(model, some_ids() + 9 * b, 1, 9, NULL);
         expect_same_bits("logits of a row", together.logits.data + b * 99,
                          alone.logits.data, 99 * sizeof (float));
         forward_output_free(&alone);
@@ -816,9 +825,9 @@ END_TEST
 START_TEST(a_prefix_gives_the_same_bits_as_the_whole)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
-    struct forward_output whole = run(model, some_ids, 1, 9, NULL);
+    struct forward_output whole = run(model, some_ids(), 1, 9, NULL);
     for (int t = 1; t < 9; t++) {
-        struct forward_output part = run(model, some_ids, 1, t, NULL);
+        struct forward_output part = run(model, some_ids(), 1, t, NULL);
         expect_same_bits("logits of a prefix", part.logits.data,
                          whole.logits.data, (size_t)t * 11 * sizeof (float));
         forward_output_free(&part);
@@ -834,9 +843,9 @@ START_TEST(the_same_call_twice_gives_the_same_bits)
     const struct parameters *p = tiny_gpt_weights(model);
     float *copy = malloc(p->size * sizeof *copy);
     memcpy(copy, p->storage, p->size * sizeof *copy);
-    struct forward_output one = run(model, some_ids, 3, 9, NULL);
+    struct forward_output one = run(model, some_ids(), 3, 9, NULL);
     struct activations activations = {0};
-    struct forward_output two = run(model, some_ids, 3, 9, &activations);
+    struct forward_output two = run(model, some_ids(), 3, 9, &activations);
     expect_same_bits("logits", two.logits.data, one.logits.data,
                      tensor_size(&one.logits) * sizeof (float));
     expect_same_bits("weights", p->storage, copy, p->size * sizeof *copy);
@@ -856,7 +865,7 @@ START_TEST(logits_have_a_row_of_the_vocabulary_for_each_token)
     struct tiny_gpt *model = noisy_model(&small, 2);
     for (size_t k = 0; k < LENGTH(sizes); k++) {
         const int batch = sizes[k][0], tokens = sizes[k][1];
-        struct forward_output output = run(model, some_ids, batch, tokens,
+        struct forward_output output = run(model, some_ids(), batch, tokens,
                                            NULL);
         ck_assert_int_eq(output.logits.rank, 3);
         ck_assert_int_eq(output.logits.shape[0], batch);
@@ -877,17 +886,19 @@ START_TEST(the_head_is_the_token_embedding)
     ck_assert_ptr_null(p->lm_head.bias.data);
     ck_assert_ptr_eq(tiny_gpt_weights(model), p);
     ck_assert_ptr_eq(tiny_gpt_config(model), &p->config);
-    /* id 6 is not among the inputs: only its logit may move */
-    const int32_t ids[] = {3, 1};
+    /* the third id is not among the inputs: only its logit may move */
+    uint64_t state = noise_start(3);
+    int32_t ids[11];
+    noise_order(&state, 11, ids);
     struct forward_output before = run(model, ids, 1, 2, NULL);
-    p->token_embedding.weight.data[6 * 12 + 5] += 1;
+    p->token_embedding.weight.data[ids[2] * 12 + 5] += 1;
     struct forward_output after = run(model, ids, 1, 2, NULL);
     for (int n = 0; n < 22; n++)
         ck_assert_int_eq(before.logits.data[n] != after.logits.data[n],
-                         n % 11 == 6);
+                         n % 11 == ids[2]);
     forward_output_free(&after);
-    /* written through the head, id 3 changes what goes in: all logits move */
-    p->lm_head.weight.data[3 * 12 + 5] += 1;
+    /* written through the head, the first changes what goes in: all move */
+    p->lm_head.weight.data[ids[0] * 12 + 5] += 1;
     after = run(model, ids, 1, 2, NULL);
     for (int n = 0; n < 22; n++)
         ck_assert(before.logits.data[n] != after.logits.data[n]);
@@ -958,7 +969,7 @@ START_TEST(the_ledger_lists_what_the_pass_makes)
     for (size_t k = 0; k < LENGTH(sizes); k++) {
         const int batch = sizes[k][0], tokens = sizes[k][1];
         struct activations activations = {0};
-        struct forward_output output = run(model, some_ids, batch, tokens,
+        struct forward_output output = run(model, some_ids(), batch, tokens,
                                            &activations);
         struct ledger ledger = {0};
         ck_assert_int_eq(ledger_new(&ledger, &small, batch, tokens, 0, NULL),
@@ -1038,9 +1049,9 @@ END_TEST
 START_TEST(the_context_is_full_at_its_length_and_not_before)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
-    struct forward_output output = run(model, some_ids, 2, 9, NULL);
+    struct forward_output output = run(model, some_ids(), 2, 9, NULL);
     const struct forward_input input = {
-        .ids = some_ids, .batch = 2, .tokens = 10
+        .ids = some_ids(), .batch = 2, .tokens = 10
     };
     expect_refused(model, &input, STATUS_INVALID,
                    "past + tokens: expected at most context_length 9,"
@@ -1053,7 +1064,7 @@ END_TEST
 START_TEST(an_empty_or_boundless_batch_is_refused)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
-    struct forward_input input = {.ids = some_ids, .batch = 0, .tokens = 3};
+    struct forward_input input = {.ids = some_ids(), .batch = 0, .tokens = 3};
     expect_refused(model, &input, STATUS_INVALID,
                    "batch: expected at least 1, got 0");
     input.batch = -2;
@@ -1078,7 +1089,7 @@ END_TEST
 START_TEST(a_missing_argument_is_named)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
-    struct forward_input input = {.ids = some_ids, .batch = 1, .tokens = 3};
+    struct forward_input input = {.ids = some_ids(), .batch = 1, .tokens = 3};
     struct error error = {0};
     expect_refused(NULL, &input, STATUS_INVALID, "model: is NULL");
     expect_refused(model, NULL, STATUS_INVALID, "input: is NULL");
@@ -1102,10 +1113,10 @@ START_TEST(results_must_be_empty)
 {
     struct tiny_gpt *model = noisy_model(&small, 2);
     struct activations activations = {0};
-    struct forward_output output = run(model, some_ids, 2, 4, &activations);
+    struct forward_output output = run(model, some_ids(), 2, 4, &activations);
     const struct forward_output before = output;
     const struct activations activations_before = activations;
-    struct forward_input input = {.ids = some_ids, .batch = 2, .tokens = 4};
+    struct forward_input input = {.ids = some_ids(), .batch = 2, .tokens = 4};
     struct error error = {0};
     ck_assert_int_eq(tiny_gpt_forward(model, &input, &output, &error),
                      STATUS_INVALID);
@@ -1222,7 +1233,7 @@ static void expect_no_leak(const struct forward_input *input)
 START_TEST(a_call_that_runs_out_of_memory_leaves_nothing)
 {
     struct activations activations = {0};
-    struct forward_input input = {.ids = some_ids, .batch = 2, .tokens = 4};
+    struct forward_input input = {.ids = some_ids(), .batch = 2, .tokens = 4};
     expect_no_leak(&input);
     input.activations = &activations;
     expect_no_leak(&input);

@@ -16,17 +16,22 @@ static const struct gpt_config config = {
 };
 enum { B = 3, S = 4 };   /* of the cache below */
 
-/* A cache in which every float differs: 1000 a layer, values from 500. */
+/* A cache in which every float differs: 1000 a layer, values from 500. The
+   same in every call. */
 static struct past_key_values numbered(void)
 {
     struct past_key_values past = {0};
     struct error error = {0};
+    uint64_t state = noise_start(5);
     ck_assert_msg(past_key_values_new(&past, &config, B, S, &error)
                   == STATUS_OK, "%s", error.message);
     for (int l = 0; l < past.n_layers; l++)
-        for (size_t k = 0; k < tensor_size(&past.layers[l].key); k++) {
-            past.layers[l].key.data[k] = (float)(1000 * l + (int)k);
-            past.layers[l].value.data[k] = (float)(1000 * l + 500 + (int)k);
+        for (int part = 0; part < 2; part++) {
+            const struct tensor *tensor =
+                part ? &past.layers[l].value : &past.layers[l].key;
+            noise_distinct(&state, (int)tensor_size(tensor), tensor->data);
+            for (size_t k = 0; k < tensor_size(tensor); k++)
+                tensor->data[k] += (float)(1000 * l + 500 * part);
         }
     return past;
 }
@@ -146,40 +151,43 @@ START_TEST(a_new_cache_survives_each_failed_allocation)
 }
 END_TEST
 
-/* Row t of slice s holds 10 s + t in both its floats. */
+/* Cuts a tensor [slices,past+recent,width] behind row `past` of each slice,
+   and expects kv_append to put it together again. */
+static void expect_joined(unsigned stream, int slices, int past, int recent,
+                          int width)
+{
+    float whole[64], first[64], then[64], out[64];
+    const int length = (past + recent) * width, cut = past * width;
+    uint64_t state = noise_start(stream);
+    noise_distinct(&state, slices * length, whole);
+    for (int s = 0; s < slices; s++) {
+        memcpy(first + s * cut, whole + s * length,
+               (size_t)cut * sizeof *first);
+        memcpy(then + s * (length - cut), whole + s * length + cut,
+               (size_t)(length - cut) * sizeof *then);
+    }
+    kv_append(past > 0 ? first : NULL, past, then, recent, slices, width,
+              out);
+    expect_same_bits("joined", out, whole,
+                     (size_t)(slices * length) * sizeof *out);
+}
+
 START_TEST(each_slice_keeps_its_past_and_gets_its_new_rows_behind_it)
 {
-    const float past[] = {0, 0, 1, 1, 2, 2,
-                          10, 10, 11, 11, 12, 12,
-                          20, 20, 21, 21, 22, 22};
-    const float recent[] = {3, 3, 4, 4,
-                            13, 13, 14, 14,
-                            23, 23, 24, 24};
-    const float joined[] = {0, 0, 1, 1, 2, 2, 3, 3, 4, 4,
-                            10, 10, 11, 11, 12, 12, 13, 13, 14, 14,
-                            20, 20, 21, 21, 22, 22, 23, 23, 24, 24};
-    float out[30];
-    kv_append(past, 3, recent, 2, 3, 2, out);
-    expect_same_bits("joined", out, joined, sizeof joined);
+    expect_joined(11, 3, 3, 2, 2);
+    expect_joined(12, 2, 1, 4, 5);
 }
 END_TEST
 
 START_TEST(appending_one_row_to_one_slice_is_a_join)
 {
-    const float past[] = {1, 2, 3, 4, 5, 6}, recent[] = {7, 8, 9};
-    const float joined[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-    float out[9];
-    kv_append(past, 2, recent, 1, 1, 3, out);
-    expect_same_bits("joined", out, joined, sizeof joined);
+    expect_joined(13, 1, 2, 1, 3);
 }
 END_TEST
 
 START_TEST(appending_to_nothing_is_a_copy)
 {
-    const float recent[] = {3, 1, 4, 1, 5, 9, 2, 6};
-    float out[8];
-    kv_append(NULL, 0, recent, 2, 2, 2, out);
-    expect_same_bits("copy", out, recent, sizeof recent);
+    expect_joined(14, 2, 0, 2, 2);
 }
 END_TEST
 
@@ -367,6 +375,7 @@ END_TEST
 START_TEST(a_prefix_is_the_first_rows_of_every_slice)
 {
     struct past_key_values past = numbered(), prefix = {0};
+    ck_assert_uint_eq(tensor_size(&past.layers[0].key), B * 2 * S * 5);
     for (int length = 1; length < S; length++) {
         ck_assert_int_eq(past_key_values_prefix(&past, length, &prefix, NULL),
                          STATUS_OK);
@@ -377,12 +386,12 @@ START_TEST(a_prefix_is_the_first_rows_of_every_slice)
         for (int l = 0; l < 3; l++)
             for (int slice = 0; slice < B * 2; slice++)
                 for (int k = 0; k < length * 5; k++) {
-                    int number = 1000 * l + slice * S * 5 + k;
+                    int from = slice * S * 5 + k;
                     int at = slice * length * 5 + k;
                     ck_assert_float_eq(prefix.layers[l].key.data[at],
-                                       (float)number);
+                                       past.layers[l].key.data[from]);
                     ck_assert_float_eq(prefix.layers[l].value.data[at],
-                                       (float)(number + 500));
+                                       past.layers[l].value.data[from]);
                 }
         past_key_values_free(&prefix);
     }
@@ -813,7 +822,8 @@ END_TEST
 START_TEST(the_context_ends_where_past_and_new_tokens_fill_it)
 {
     struct cached cached = cached_golden();
-    memset(cached.ids, 0, sizeof cached.ids);
+    uint64_t state = noise_start(6);
+    noise_ids(&state, 23, 2, 12, cached.ids);
     cached.tokens = 12;
     struct forward_output eleven = cached_run(&cached, 0, 11, NULL, true);
     expect_call_refused(&cached, 2, &eleven.past_key_values,

@@ -50,10 +50,9 @@ static inline struct cached cached_noise(void)
     };
     struct cached cached = {.model = new_model(&config), .batch = 3,
                             .tokens = 9};
-    uint32_t state = 4;
+    uint64_t state = noise_start(4);
     noisy_weights(tiny_gpt_parameters(cached.model), &state);
-    for (int k = 0; k < cached.batch * cached.tokens; k++)
-        cached.ids[k] = (int32_t)(noise_bits(&state) % 13u);
+    noise_ids(&state, 13, cached.batch, cached.tokens, cached.ids);
     cached.config = tiny_gpt_config(cached.model);
     return cached;
 }

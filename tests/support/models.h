@@ -12,6 +12,7 @@
 #include "model.h"
 #include "parameters.h"
 #include "support/golden.h"
+#include "support/noise.h"
 
 /* The message of error is the reason when status is not STATUS_OK. */
 static inline void expect_ok(enum status status, const struct error *error)
@@ -28,21 +29,8 @@ static inline void expect_named(const struct error *error, const char *name)
                   name);
 }
 
-/* 24 bits from a generator that is not the one under test. */
-static inline uint32_t noise_bits(uint32_t *state)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return *state >> 8;
-}
-
-/* Numbers in [-1, 1) that no layout repeats; the same everywhere. */
-static inline float noise(uint32_t *state)
-{
-    return (float)noise_bits(state) / 8388608.0f - 1.0f;
-}
-
 /* Every weight in [-1/2, 1/2): large enough that each of them matters. */
-static inline void noisy_weights(struct parameters *p, uint32_t *state)
+static inline void noisy_weights(struct parameters *p, uint64_t *state)
 {
     for (size_t k = 0; k < p->size; k++)
         p->storage[k] = 0.5f * noise(state);
@@ -57,12 +45,13 @@ static inline struct tiny_gpt *new_model(const struct gpt_config *config)
     return model;
 }
 
-/* All weights noise from this seed. */
+/* All weights noise from this stream. */
 static inline struct tiny_gpt *noisy_model(const struct gpt_config *config,
-                                           uint32_t seed)
+                                           unsigned stream)
 {
     struct tiny_gpt *model = new_model(config);
-    noisy_weights(tiny_gpt_parameters(model), &seed);
+    uint64_t state = noise_start(stream);
+    noisy_weights(tiny_gpt_parameters(model), &state);
     return model;
 }
 
