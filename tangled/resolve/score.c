@@ -9,7 +9,6 @@ struct score {
     struct moment (*now)(void);
     struct attempt *items;
     size_t count, room;
-    size_t ended;
 };
 
 static void *need(void *block)
@@ -102,14 +101,12 @@ static void take_moment(struct attempt *attempt, const struct moment *moment)
     attempt_advance(attempt, &attempt->last);
 }
 
-static void finish(struct score *score, struct attempt *attempt,
-                   enum result result)
+static void finish(struct attempt *attempt, enum result result)
 {
     if (attempt->result != RESULT_OPEN)
         return;
     attempt->result = result;
     attempt->is_paused = false;
-    attempt->ended = ++score->ended;
     strcpy(attempt->end_date, attempt->last.date);
 }
 
@@ -126,7 +123,7 @@ static void abandon_open(struct score *score, const char *stage,
         if (score->items[i].result == RESULT_OPEN
             && strcmp(score->items[i].stage, stage) == 0) {
             take_moment(&score->items[i], at);
-            finish(score, &score->items[i], RESULT_ABANDONED);
+            finish(&score->items[i], RESULT_ABANDONED);
         }
 }
 
@@ -185,8 +182,7 @@ static void replace_owners(struct attempt *attempt, const cJSON *event)
         replace_text(&attempt->first_owner, attempt->owners[0]);
 }
 
-static const char *fold_grade(struct score *score, struct attempt *attempt,
-                              const cJSON *event)
+static const char *fold_grade(struct attempt *attempt, const cJSON *event)
 {
     const char *problem = text_of(event, "problem");
     const char *seed = text_of(event, "seed");
@@ -202,15 +198,14 @@ static const char *fold_grade(struct score *score, struct attempt *attempt,
     replace_text(&attempt->problem, problem != NULL ? problem : "");
     replace_owners(attempt, event);
     if (problem == NULL && failed == 0 && passed > 0)
-        finish(score, attempt, attempt->elapsed <= attempt->budget
+        finish(attempt, attempt->elapsed <= attempt->budget
                ? RESULT_CLEAN : RESULT_LATE);
     return NULL;
 }
 
-static const char *fold_pause(struct score *score, struct attempt *attempt,
-                              const cJSON *event)
+static const char *fold_pause(struct attempt *attempt, const cJSON *event)
 {
-    (void)score, (void)event;
+    (void)event;
     if (attempt->result == RESULT_OPEN && !attempt->is_paused) {
         attempt->is_paused = true;
         attempt->pauses++;
@@ -218,44 +213,39 @@ static const char *fold_pause(struct score *score, struct attempt *attempt,
     return NULL;
 }
 
-static const char *fold_resume(struct score *score, struct attempt *attempt,
-                               const cJSON *event)
+static const char *fold_resume(struct attempt *attempt, const cJSON *event)
 {
-    (void)score, (void)event;
+    (void)event;
     attempt->is_paused = false;
     return NULL;
 }
 
-static const char *fold_refuse(struct score *score, struct attempt *attempt,
-                               const cJSON *event)
+static const char *fold_refuse(struct attempt *attempt, const cJSON *event)
 {
-    (void)score, (void)event;
+    (void)event;
     attempt->reveal_refused = true;
     return NULL;
 }
 
-static const char *fold_reveal(struct score *score, struct attempt *attempt,
-                               const cJSON *event)
+static const char *fold_reveal(struct attempt *attempt, const cJSON *event)
 {
     const char *wrong = text_of(event, "wrong");
     if (wrong != NULL && wrong[0] != '\0')
         replace_text(&attempt->wrong, wrong);
-    finish(score, attempt, RESULT_REVEALED);
+    finish(attempt, RESULT_REVEALED);
     return NULL;
 }
 
-static const char *fold_abandon(struct score *score, struct attempt *attempt,
-                                const cJSON *event)
+static const char *fold_abandon(struct attempt *attempt, const cJSON *event)
 {
     (void)event;
-    finish(score, attempt, RESULT_ABANDONED);
+    finish(attempt, RESULT_ABANDONED);
     return NULL;
 }
 
 static const struct kind {
     const char *name;
-    const char *(*fold)(struct score *score, struct attempt *attempt,
-                        const cJSON *event);
+    const char *(*fold)(struct attempt *attempt, const cJSON *event);
 } kinds[] = {
     { "start", NULL }, { "grade", fold_grade }, { "pause", fold_pause },
     { "resume", fold_resume }, { "refuse", fold_refuse },
@@ -291,7 +281,7 @@ static const char *fold(void *context, const cJSON *event)
     if (attempt == NULL)
         return "of an attempt that was not started";
     take_moment(attempt, &at);
-    return kinds[kind].fold(score, attempt, event);
+    return kinds[kind].fold(attempt, event);
 }
 
 bool score_open_at(struct score **out, const struct workshop *workshop,
@@ -350,38 +340,24 @@ size_t score_attempts(const struct score *score,
     return score->count;
 }
 
-struct ending { size_t order; struct outcome outcome; };
-
-static int by_order(const void *a, const void *b)
-{
-    size_t x = ((const struct ending *)a)->order - 1;
-    size_t y = ((const struct ending *)b)->order - 1;
-    return (x > y) - (x < y);
-}
-
 struct standing score_standing(const struct score *score, const char *stage)
 {
-    struct ending *endings = allocate((score->count + 1) * sizeof *endings);
     struct outcome *outcomes =
         allocate((score->count + 1) * sizeof *outcomes);
     size_t count = 0;
-    for (size_t i = 0; i < score->count; i++)
-        if (strcmp(score->items[i].stage, stage) == 0)
-            {
-                const struct attempt *attempt = &score->items[i];
-                struct ending *ending = &endings[count++];
-                ending->order = attempt->ended;
-                ending->outcome.result = attempt->result;
-                ending->outcome.level = attempt->level;
-                ending->outcome.paused = attempt->pauses > 0;
-                strcpy(ending->outcome.date, attempt->end_date);
-            }
-    qsort(endings, count, sizeof *endings, by_order);
-    for (size_t i = 0; i < count; i++)
-        outcomes[i] = endings[i].outcome;
+    for (size_t i = 0; i < score->count; i++) {
+        const struct attempt *attempt = &score->items[i];
+        struct outcome *outcome = &outcomes[count];
+        if (strcmp(attempt->stage, stage) != 0)
+            continue;
+        outcome->result = attempt->result;
+        outcome->level = attempt->level;
+        outcome->paused = attempt->pauses > 0;
+        strcpy(outcome->date, attempt->end_date);
+        count++;
+    }
     struct standing standing = calendar_standing(outcomes, count);
     free(outcomes);
-    free(endings);
     return standing;
 }
 

@@ -29,7 +29,6 @@ struct attempt {
     bool reveal_refused;
     struct moment began, last;  /* its first event and its latest */
     struct tally counted;       /* the times up to last */
-    size_t ended;       /* 1 for the first attempt of the log that ended */
     char end_date[11];  /* of the pass, the reveal or the abandoning */
 };
 

@@ -61,7 +61,7 @@ struct summary summary_of(const struct score *score,
         summary.attempts++;
         if (attempt->result == RESULT_OPEN)
             summary.open = attempt;
-        else if (summary.last == NULL || attempt->ended > summary.last->ended)
+        else
             summary.last = attempt;
         if (attempt->result == RESULT_CLEAN && (summary.best == NULL
             || attempt->elapsed < summary.best->elapsed))

@@ -72,12 +72,12 @@ static struct score *some_weeks(void)
 {
     struct score *score = new_score();
     begin(score, "1", "2026-11-01", LEVEL_EMPTY);
-    grade(score, "1", 300, NULL);
+    grade(score, "1", 220, NULL);
     begin(score, "2", "2026-11-03", LEVEL_CHUNK);
     grade(score, "2", 600, "scale the scores");
     grade(score, "2", 3400, NULL);
     begin(score, "1", "2026-11-04", LEVEL_EMPTY);
-    grade(score, "1", 220, NULL);
+    grade(score, "1", 300, NULL);
     begin(score, "2", "2026-11-05", LEVEL_CHUNK);
     grade(score, "2", 60, "scale the scores");
     pause_for(score, "2", 400);
