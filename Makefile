@@ -257,8 +257,8 @@ RESOLVE_CFLAGS := $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Ibuild/tool -Ibuild/plain \
     -DRESOLVE_LIBS='"$(LDLIBS)"'
 RESOLVE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
     stages pieces contract bench attempt fence grade verdict command_grade \
-    reveal clock log calendar score summary progress page watch resolve \
-    front_matter routing))
+    reveal clock log calendar score summary progress page frame screen saves \
+    grader watch resolve front_matter routing))
 BLANK_O := $(addprefix build/tool/resolve/,blank_suite.o blank_program.o)
 build/tool/resolve/%.c: build/tool/resolve.files ;
 build/plain/%.c: build/plain.files ;

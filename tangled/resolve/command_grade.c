@@ -27,9 +27,9 @@ static const struct attempt *attempt_of(const struct score *score,
     return NULL;
 }
 
-static bool log_grade(const struct workshop *workshop,
-                      const struct stage *stage, const char *folder,
-                      const struct grade *grade, const struct moment *asked)
+bool log_grade(const struct workshop *workshop, const struct stage *stage,
+               const char *folder, const struct grade *grade,
+               const struct moment *asked)
 {
     struct score *score;
     struct list owners = { 0 };
@@ -47,7 +47,7 @@ static bool log_grade(const struct workshop *workshop,
     };
     const struct attempt *attempt = attempt_of(score, folder);
     bool done = attempt != NULL && score_grade(score, attempt, &verdict);
-    if (done)
+    if (done && stage != NULL)
         verdict_print(grade, stage, attempt_of(score, folder));
     score_close(&score);
     list_free(&owners);

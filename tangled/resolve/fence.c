@@ -66,10 +66,10 @@ static void kill_children(void)
         fclose(file);
 }
 
-static void kill_rest(pid_t session)
+void fence_kill(pid_t group)
 {
     const struct timespec moment = { .tv_nsec = 1000000 };
-    kill(-session, SIGKILL);
+    kill(-group, SIGKILL);
     for (int round = 0; round < 5000; round++) {
         pid_t gone = waitpid(-1, NULL, WNOHANG);
         if (gone < 0)
@@ -104,7 +104,7 @@ static void watch_child(pid_t child, int from, int seconds,
             kill(child, SIGKILL);
         }
     }
-    kill_rest(child);
+    fence_kill(child);
     drain(from, result);
     result->status = gone < 0 ? -1 : WIFEXITED(status) ? WEXITSTATUS(status)
                                    : 128 + WTERMSIG(status);

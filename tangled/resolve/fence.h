@@ -17,5 +17,7 @@ struct fenced {
    Nothing that it started is left when this returns. False after a complaint
    when it could not be started. */
 bool fence_run(const struct list *argv, int seconds, struct fenced *result);
+/* Kills a group and all children of this process, and waits for them. */
+void fence_kill(pid_t group);
 
 #endif

@@ -33,8 +33,10 @@ const char *repair_of(const char *owner, int chapter)
 
 static const char *paint(const char *code)
 {
-    static const char *const none = "";
-    return isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL ? code : none;
+    const char *kind = getenv("TERM");
+    bool plain = !isatty(STDOUT_FILENO) || getenv("NO_COLOR") != NULL
+        || (kind != NULL && strcmp(kind, "dumb") == 0);
+    return plain ? "" : code;
 }
 
 static void print_clock(const struct attempt *attempt)

@@ -12,5 +12,9 @@ char *time_format(double seconds);
 /* What to do about a failure of this owner, by the routing table as far as
    that chapter; or NULL. */
 const char *repair_of(const char *owner, int chapter);
+/* Adds the grade of an attempt to the log. Prints it, if stage is given. */
+bool log_grade(const struct workshop *workshop, const struct stage *stage,
+               const char *folder, const struct grade *grade,
+               const struct moment *asked);
 
 #endif
