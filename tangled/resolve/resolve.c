@@ -197,7 +197,8 @@ int main(int argc, char **argv)
 {
     struct told told = { .workshop = { "book", "attempts", "build" } };
     struct stages stages;
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);       /* a write that fails is reported */
+    signal(SIGXFSZ, SIG_IGN);
     if (!read_options(&told, argc, argv))
         return 2;
     bool done = stages_read(&stages, &told.workshop)
