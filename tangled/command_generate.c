@@ -8,13 +8,15 @@
 #include "generate.h"
 #include "model_file.h"
 
+
 struct options {
     const char *model, *text, *ids;
     int max_new_tokens;          /* -1: not said */
     double temperature;
     uint64_t seed;
     int eos;
-    bool json;
+    bool json, stats;
+    
 };
 
 static int read_options(const struct command *command, int argc,
@@ -42,6 +44,9 @@ static int read_options(const struct command *command, int argc,
                                  &options->eos);
         else if (strcmp(argv[i], "--json") == 0)
             options->json = true;
+        else if (strcmp(argv[i], "--stats") == 0)
+            options->stats = true;
+        
         else
             status = command_usage_error(command, "no option %s", argv[i]);
     }
@@ -52,6 +57,7 @@ static int read_options(const struct command *command, int argc,
             "either --prompt TEXT or --prompt-ids IDS is needed");
     if (status == 0 && options->max_new_tokens < 0)
         status = command_usage_error(command, "--max-new-tokens N is needed");
+    
     return status;
 }
 
@@ -107,6 +113,33 @@ static void print_json(const struct generate_output *output, int prompt)
     printf("]}\n");
 }
 
+struct statistics {
+    int prompt, generated;       /* tokens; an EOS is one */
+    
+};
+
+static void print_statistics(const struct statistics *statistics)
+{
+    fprintf(stderr, "tokens: %d of the prompt, %d generated\n",
+            statistics->prompt, statistics->generated);
+    
+}
+
+
+
+static enum status continue_prompt(const struct options *options,
+                                   struct tiny_gpt *model,
+                                   const struct generate_input *input,
+                                   struct generate_output *output,
+                                   struct statistics *statistics,
+                                   struct error *error)
+{
+    (void)options;               /* says which of the runs it is to be */
+    (void)statistics;
+    
+    return tiny_gpt_generate(model, input, output, error);
+}
+
 enum { SAMPLING_STREAM = 6 };
 
 static int generate(const struct command *command,
@@ -129,13 +162,15 @@ static int generate(const struct command *command,
     };
     generator_seed(&generator, options->seed, SAMPLING_STREAM);
     struct generate_output output = { 0 };
+    struct statistics statistics = { .prompt = count };
     struct error error;
     if (count == 0) {
         error_set(&error, STATUS_INVALID,
                   "the prompt is empty: expected at least one token");
         return command_failure(command, &error);
     }
-    if (tiny_gpt_generate(model, &input, &output, &error) != STATUS_OK)
+    if (continue_prompt(options, model, &input, &output, &statistics,
+                        &error) != STATUS_OK)
         return command_failure(command, &error);
     if (stream.failed != 0)
         error_set(&error, STATUS_IO, "cannot write: %s", strerror(stream.failed));
@@ -143,6 +178,9 @@ static int generate(const struct command *command,
         print_json(&output, count);
     else if (stream.vocab_size != BYTES || isatty(STDOUT_FILENO))
         putchar('\n');
+    statistics.generated = output.tokens - count;
+    if (options->stats && stream.failed == 0)
+        print_statistics(&statistics);
     generate_output_free(&output);
     return stream.failed == 0 ? 0 : command_failure(command, &error);
 }
@@ -174,12 +212,15 @@ const struct command command_generate = {
     "generate", "continue a prompt",
     "usage: tinygpt generate --model DIR (--prompt TEXT | --prompt-ids IDS)\n"
     "                        --max-new-tokens N [--temperature X]\n"
-    "                        [--seed S] [--eos ID] [--json]\n"
+    "                        [--seed S] [--eos ID] [--json] [--stats]\n"
+    
     "\n"
     "Continues the prompt by up to N tokens, greedily (temperature 0) or by\n"
     "sampling with the numbers of seed S (0). --eos stops at that id. TEXT\n"
     "is bytes and needs a vocabulary of 256; IDS are like 1,2,3. Text or\n"
     "ids appear as they are generated; --json gives {\"tokens\":[...]} with\n"
-    "the new ids at the end.\n",
+    "the new ids at the end. --stats counts on standard error.\n"
+    
+    ,
     run
 };

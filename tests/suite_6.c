@@ -1238,6 +1238,26 @@ START_TEST(the_generate_command_stops_at_eos)
 }
 END_TEST
 
+START_TEST(statistics_count_tokens_and_leave_the_output_alone)
+{
+    struct tiny_gpt *model = scripted_model(staggered);
+    const int32_t *name = named();
+    char line[128], plain[8];
+    put_on_disk(model);
+    snprintf(plain, sizeof plain, "%d\n", name[3]);
+    snprintf(line, sizeof line, "generate --model DIR --prompt-ids %d "
+             "--max-new-tokens 7 --eos %d --stats 2>/dev/null", name[2],
+             name[0]);
+    ck_assert_int_eq(tinygpt(line), 0);
+    ck_assert_str_eq(said, plain);
+    strcpy(strstr(line, "2>"), "2>&1 >/dev/null");
+    ck_assert_int_eq(tinygpt(line), 0);          /* the EOS is counted */
+    ck_assert_str_eq(said, "tokens: 1 of the prompt, 2 generated\n");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
 /* 256 ids, all weights zero but the token rows, which are one-hot in one of
    two channels: the model repeats what it read. */
 static struct tiny_gpt *byte_model(void)
@@ -1517,6 +1537,8 @@ static const struct test tests[] = {
     TEST(the_generate_command_says_what_the_library_says, 3,
          "generating with a model of the disk"),
     TEST(the_generate_command_stops_at_eos, 3, "showing what is generated"),
+    TEST(statistics_count_tokens_and_leave_the_output_alone, 3,
+         "counting what was generated"),
     TEST(text_goes_in_and_comes_out_as_bytes, 3, "reading a prompt"),
     TEST(the_logits_command_gives_the_rows_that_predict, 3,
          "feed what row k has not seen"),
