@@ -10,23 +10,24 @@ static enum status past_check(const struct causal_lm *lm,
     const struct gpt_config shape = cache_shape_config(&lm->cache);
     enum status status = past_key_values_check(input->past, &shape,
                                                input->batch, error);
+    if (status != STATUS_OK)
+        return status;
     const int slots = past_key_values_length(input->past);
-    for (int b = 0; b < input->batch && status == STATUS_OK; b++) {
-        const int32_t length = input->cache_lengths[b];
-        const int32_t start = input->cache_start_positions[b];
-        const int32_t first = input->positions[b * input->tokens];
+    for (int b = 0; b < input->batch; b++) {
+        const long length = input->cache_lengths[b];
+        const long start = input->cache_start_positions[b];
+        const long first = input->positions[b * input->tokens];
         if (length < 0 || length > slots)
             return error_set(error, STATUS_INVALID,
                              "cache_lengths[%d]: expected 0 to %d, got %ld", b, slots,
-                             (long)length);
-        if (start < 0 || first - length != start)
+                             length);
+        if (start < 0 || start + length != first)
             return error_set(error, STATUS_INVALID,
                              "cache_start_positions[%d]: expected %ld (position %ld"
-                             " behind %ld cached tokens), got %ld", b,
-                             (long)first - (long)length, (long)first, (long)length,
-                             (long)start);
+                             " behind %ld cached tokens), got %ld", b, first - length,
+                             first, length, start);
     }
-    return status;
+    return STATUS_OK;
 }
 
 static enum status check(const struct causal_lm *lm,
@@ -52,8 +53,7 @@ static enum status check(const struct causal_lm *lm,
                          "cache_lengths, cache_start_positions: expected %s",
                          past ? "both with a past" : "neither without a past");
     enum status status = tokens_check(lm, input->ids, input->positions,
-                                      input->cache_lengths, input->batch,
-                                      input->tokens, error);
+                                      input->batch, input->tokens, error);
     if (status == STATUS_OK && input->past != NULL)
         status = past_check(lm, input, error);
     return status;
@@ -75,23 +75,24 @@ static enum status make_room(const struct causal_lm *lm,
                              struct cache_aware_output *made,
                              struct error *error)
 {
+    const struct gpt_config shape = cache_shape_config(&lm->cache);
+    int longest = 0;
     const size_t batch = (size_t)input->batch;
     made->cache_lengths = calloc(batch, sizeof *made->cache_lengths);
-    made->cache_start_positions =
-        calloc(batch, sizeof *made->cache_start_positions);
+    made->cache_start_positions = calloc(batch,
+                                         sizeof *made->cache_start_positions);
     if (made->cache_lengths == NULL || made->cache_start_positions == NULL)
         return error_set(error, STATUS_NO_MEMORY,
-                         "cache_lengths: no memory for %d rows",
-                         input->batch);
-    int longest = 0;
+                         "cache_lengths: no memory for %d rows", input->batch);
     for (int b = 0; b < input->batch; b++) {
-        const int length = input->past == NULL ? 0 : input->cache_lengths[b];
-        made->cache_lengths[b] = length;
-        made->cache_start_positions[b] = input->positions[b * input->tokens] - length;
-        if (length > longest)
-            longest = length;
+        const bool past = input->past != NULL;
+        made->cache_lengths[b] = past ? input->cache_lengths[b] : 0;
+        made->cache_start_positions[b] = past
+            ? input->cache_start_positions[b]
+            : input->positions[b * input->tokens];
+        if (made->cache_lengths[b] > longest)
+            longest = made->cache_lengths[b];
     }
-    const struct gpt_config shape = cache_shape_config(&lm->cache);
     enum status status = past_key_values_new(&made->past_key_values, &shape,
                                              input->batch,
                                              longest + input->tokens, error);
@@ -115,28 +116,35 @@ static void copy_valid(const struct tensor *from, const int32_t *lengths,
         }
 }
 
+static void copy_past(const struct past_key_values *past,
+                      struct cache_aware_output *made)
+{
+    for (int l = 0; l < past->n_layers; l++) {
+        struct layer_kv *layer = &made->past_key_values.layers[l];
+        copy_valid(&past->layers[l].key, made->cache_lengths, &layer->key);
+        copy_valid(&past->layers[l].value, made->cache_lengths,
+                   &layer->value);
+    }
+}
+
 static enum status compute(const struct causal_lm *lm,
                            const struct cache_aware_input *input,
                            struct cache_aware_output *made,
                            struct error *error)
 {
-    for (int l = 0; input->past != NULL && l < lm->cache.n_layers; l++) {
-        const struct layer_kv *from = &input->past->layers[l];
-        struct layer_kv *to = &made->past_key_values.layers[l];
-        copy_valid(&from->key, made->cache_lengths, &to->key);
-        copy_valid(&from->value, made->cache_lengths, &to->value);
-    }
+    const struct past_key_values *storage = &made->past_key_values;
+    if (input->past != NULL)
+        copy_past(input->past, made);
     const struct step step = {
         .ids = input->ids, .positions = input->positions,
-        .batch = input->batch, .tokens = input->tokens,
-        .storage = &made->past_key_values, .lengths = made->cache_lengths,
-        .logits = made->logits.data
+        .batch = input->batch, .tokens = input->tokens, .storage = storage,
+        .lengths = made->cache_lengths, .logits = made->logits.data
     };
-    const size_t floats = lm->scratch_size(
-        lm->model, input->batch, input->tokens,
-        past_key_values_length(&made->past_key_values));
-    float *scratch = floats > SIZE_MAX / sizeof *scratch
-        ? NULL : malloc(floats * sizeof *scratch);
+    const size_t floats = lm->scratch_size(lm->model, input->batch,
+                                           input->tokens,
+                                           past_key_values_length(storage));
+    float *scratch = floats == SIZE_MAX ? NULL
+                                        : malloc(floats * sizeof *scratch);
     if (scratch == NULL)
         return error_set(error, STATUS_NO_MEMORY,
                          "scratch: no memory for %zu floats", floats);
@@ -162,13 +170,12 @@ enum status cache_aware_forward(const struct causal_lm *lm,
     if (status == STATUS_OK) {
         output->logits = made.logits;
         made.logits = (struct tensor){0};
-    }
-    if (status == STATUS_OK && input->use_cache) {
-        *output = (struct cache_aware_output){
-            output->logits, made.past_key_values, made.cache_lengths,
-            made.cache_start_positions
-        };
-        made = (struct cache_aware_output){0};
+        if (input->use_cache) {
+            output->past_key_values = made.past_key_values;
+            output->cache_lengths = made.cache_lengths;
+            output->cache_start_positions = made.cache_start_positions;
+            made = (struct cache_aware_output){0};
+        }
     }
     cache_aware_output_free(&made);
     return status;
@@ -182,7 +189,7 @@ struct run {
     int32_t *ids;                /* [B,stride] */
     int32_t *next;               /* [B] the step's choices */
     int32_t *positions;          /* [B,T] of the prompt, then [B] */
-    bool *finished;              /* [B] */
+    bool *finished;              /* [B] rows that have said EOS */
     struct cache_aware_output last;
 };
 
@@ -200,10 +207,13 @@ static enum status request_check(const struct causal_lm *lm,
     if (output->ids != NULL)
         return error_set(error, STATUS_INVALID,
                          "output: expected an empty struct");
-    if (input->batch < 1 || input->tokens < 1)
+    if (input->batch < 1)
         return error_set(error, STATUS_INVALID,
-                         "batch, tokens: expected at least 1, got %d, %d",
-                         input->batch, input->tokens);
+                         "batch: expected at least 1, got %d", input->batch);
+    if (input->tokens < 1 || input->tokens > lm->context_length)
+        return error_set(error, STATUS_INVALID,
+                         "tokens: expected 1 to %d, got %d", lm->context_length,
+                         input->tokens);
     if (input->temperature != 0)
         return error_set(error, STATUS_INVALID,
                          "temperature: expected 0, got %g", input->temperature);
@@ -229,6 +239,23 @@ static void run_end(struct run *run)
     cache_aware_output_free(&run->last);
 }
 
+static enum status prompt_check(const struct run *run, struct error *error)
+{
+    const struct generate_input *input = run->input;
+    const int end = run->lm->context_length - 1;
+    enum status status = tokens_check(run->lm, input->ids, run->positions,
+                                      input->batch, input->tokens, error);
+    for (int b = 0; b < input->batch && status == STATUS_OK; b++) {
+        const int last = run->positions[(b + 1) * input->tokens - 1];
+        if (input->max_new_tokens > end - last)
+            status = error_set(error, STATUS_INVALID,
+                               "max_new_tokens: row %d ends at position %d of %d and"
+                               " cannot take %d more", b, last, end,
+                               input->max_new_tokens);
+    }
+    return status;
+}
+
 static enum status run_begin(struct run *run, const int32_t *positions,
                              struct error *error)
 {
@@ -250,19 +277,7 @@ static enum status run_begin(struct run *run, const int32_t *positions,
             run->positions[b * tokens + t] =
                 positions == NULL ? (int32_t)t : positions[b * tokens + t];
     }
-    enum status status = tokens_check(run->lm, run->input->ids, run->positions,
-                                      NULL, run->input->batch,
-                                      run->input->tokens, error);
-    for (size_t b = 0; b < batch && status == STATUS_OK; b++) {
-        const int last = run->positions[b * tokens + tokens - 1];
-        if (run->input->max_new_tokens > run->lm->context_length - 1 - last)
-            status = error_set(error, STATUS_INVALID,
-                               "max_new_tokens: row %zu ends at position %d of"
-                               " %d, got %d", b, last,
-                               run->lm->context_length - 1,
-                               run->input->max_new_tokens);
-    }
-    return status;
+    return prompt_check(run, error);
 }
 
 static enum status call_model(struct run *run, struct error *error)
@@ -311,24 +326,25 @@ static enum status choose(struct run *run, struct error *error)
     return STATUS_OK;
 }
 
-static bool all_finished(const struct run *run)
+static bool speaking(const struct run *run)
 {
     for (int b = 0; b < run->input->batch; b++)
         if (!run->finished[b])
-            return false;
-    return true;
+            return true;
+    return false;
 }
 
 static enum status decode(struct run *run, struct error *error)
 {
     const struct generate_input *input = run->input;
     enum status status = STATUS_OK;
-    while (status == STATUS_OK && run->steps < input->max_new_tokens
-           && !all_finished(run)) {
+    while (run->steps < input->max_new_tokens && speaking(run)) {
         status = call_model(run, error);
         if (status == STATUS_OK)
             status = choose(run, error);
-        if (status == STATUS_OK && input->on_step != NULL
+        if (status != STATUS_OK)
+            break;
+        if (input->on_step != NULL
             && !input->on_step(input->context, run->next, input->batch))
             break;
     }

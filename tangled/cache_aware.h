@@ -22,7 +22,7 @@ struct cache_aware_output {      /* zero-initialise; the caller owns it */
                                     largest length_b + T; zeros behind each
                                     row's length */
     int32_t *cache_lengths;           /* [B] length_b + T */
-    int32_t *cache_start_positions;   /* [B] */
+    int32_t *cache_start_positions;   /* [B] as they were */
     /* without use_cache there are logits only */
 };
 void cache_aware_output_free(struct cache_aware_output *output);
@@ -36,9 +36,10 @@ enum status cache_aware_forward(const struct causal_lm *lm,
                                 struct cache_aware_output *output,
                                 struct error *error);
 
-/* Greedy: temperature must be 0. positions [B,T] are those of the prompt,
-   NULL for 0 … T-1 in each row. Rows stop at EOS and are filled with it, as
-   in tiny_gpt_generate. start_b + T + max_new_tokens is at most N. */
+/* Greedy: temperature must be 0, the generator is not touched. positions
+   [B,T] are those of the prompt, NULL for 0 … T-1 in each row. Rows stop at
+   EOS and are filled with it, as in tiny_gpt_generate. Refuses a row whose
+   last new token would stand beyond N-1. */
 enum status cache_aware_generate(const struct causal_lm *lm,
                                  const struct generate_input *input,
                                  const int32_t *positions,

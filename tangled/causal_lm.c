@@ -12,27 +12,26 @@ struct gpt_config cache_shape_config(const struct cache_shape *shape)
 
 static enum status token_check(const struct causal_lm *lm,
                                const int32_t *ids, const int32_t *positions,
-                               int length, int b, int t,
-                               struct error *error)
+                               int b, int t, struct error *error)
 {
     if (ids[t] < 0 || ids[t] >= lm->vocab_size)
         return error_set(error, STATUS_INVALID,
                          "ids[%d,%d]: expected 0 to %d, got %ld", b, t,
                          lm->vocab_size - 1, (long)ids[t]);
-    if (t > 0 && positions[t] - (long)positions[0] != t)
+    if (t > 0 && positions[t] != (int64_t)positions[0] + t)
         return error_set(error, STATUS_INVALID,
-                         "positions[%d,%d]: expected %ld, got %ld", b, t,
-                         (long)positions[0] + t, (long)positions[t]);
-    if (positions[t] < length || positions[t] >= lm->context_length)
+                         "positions[%d,%d]: expected %lld, got %ld", b, t,
+                         (long long)positions[0] + t, (long)positions[t]);
+    if (positions[t] < 0 || positions[t] >= lm->context_length)
         return error_set(error, STATUS_INVALID,
-                         "positions[%d,%d]: expected %d to %d, got %ld", b, t,
-                         length, lm->context_length - 1, (long)positions[t]);
+                         "positions[%d,%d]: expected 0 to %d, got %ld", b, t,
+                         lm->context_length - 1, (long)positions[t]);
     return STATUS_OK;
 }
 
 enum status tokens_check(const struct causal_lm *lm, const int32_t *ids,
-                         const int32_t *positions, const int32_t *lengths,
-                         int batch, int tokens, struct error *error)
+                         const int32_t *positions, int batch, int tokens,
+                         struct error *error)
 {
     if (batch < 1)
         return error_set(error, STATUS_INVALID,
@@ -46,25 +45,29 @@ enum status tokens_check(const struct causal_lm *lm, const int32_t *ids,
                          "batch: %d rows of %d tokens are too many", batch,
                          tokens);
     enum status status = STATUS_OK;
-    for (int b = 0; b < batch; b++)
-        for (int t = 0; t < tokens && status == STATUS_OK; t++) {
-            const size_t row = (size_t)b * (size_t)tokens;
-            const int length = lengths == NULL ? 0 : lengths[b];
-            status = token_check(lm, ids + row, positions + row, length, b, t,
-                                 error);
-        }
+    for (int b = 0; b < batch; b++, ids += tokens, positions += tokens)
+        for (int t = 0; t < tokens && status == STATUS_OK; t++)
+            status = token_check(lm, ids, positions, b, t, error);
     return status;
 }
 
-static enum status room_check(const struct step *step, struct error *error)
+static enum status lengths_check(const struct step *step,
+                                 struct error *error)
 {
     const int slots = past_key_values_length(step->storage);
-    for (int b = 0; b < step->batch; b++)
-        if (step->lengths[b] < 0 || step->lengths[b] > slots - step->tokens)
+    for (int b = 0; b < step->batch; b++) {
+        const long length = step->lengths[b];
+        const long first = step->positions[b * step->tokens];
+        if (length < 0 || length > slots - step->tokens)
             return error_set(error, STATUS_INVALID,
-                             "lengths[%d]: expected 0 to %d (%d slots, %d"
-                             " new tokens), got %ld", b, slots - step->tokens,
-                             slots, step->tokens, (long)step->lengths[b]);
+                             "lengths[%d]: expected 0 to %d (%d slots less %d new"
+                             " tokens), got %ld", b, slots - step->tokens, slots,
+                             step->tokens, length);
+        if (first < length)
+            return error_set(error, STATUS_INVALID,
+                             "positions[%d,0]: expected at least the length"
+                             " %ld, got %ld", b, length, first);
+    }
     return STATUS_OK;
 }
 
@@ -82,13 +85,12 @@ enum status step_check(const struct causal_lm *lm, const struct step *step,
         return error_set(error, STATUS_INVALID, "%s: is NULL", missing);
     const struct gpt_config shape = cache_shape_config(&lm->cache);
     enum status status = tokens_check(lm, step->ids, step->positions,
-                                      step->lengths, step->batch,
-                                      step->tokens, error);
+                                      step->batch, step->tokens, error);
     if (status == STATUS_OK)
         status = past_key_values_check(step->storage, &shape, step->batch,
                                        error);
     if (status == STATUS_OK)
-        status = room_check(step, error);
+        status = lengths_check(step, error);
     return status;
 }
 
@@ -99,9 +101,8 @@ enum status causal_lm_step(const struct causal_lm *lm,
     enum status status = step_check(lm, step, error);
     if (status != STATUS_OK)
         return status;
-    const size_t needed = lm->scratch_size(
-        lm->model, step->batch, step->tokens,
-        past_key_values_length(step->storage));
+    const size_t needed = lm->scratch_size(lm->model, step->batch, step->tokens,
+                                           past_key_values_length(step->storage));
     if (scratch == NULL || scratch_floats < needed)
         return error_set(error, STATUS_INVALID,
                          "scratch: expected at least %zu floats, got %zu",

@@ -7,10 +7,11 @@
 #include "model.h"
 
 struct cache_shape {
-    int n_layers, n_kv_heads, head_dim;    /* L, H (kv), D */
+    int n_layers, n_kv_heads, head_dim;    /* L, H (of the cache), D */
 };
 
-/* What past_key_values_new and _check want to know; nothing else is set. */
+/* For past_key_values_new and past_key_values_check: n_layers, n_heads and
+   d_model = n_kv_heads * head_dim; every other field is 0. */
 struct gpt_config cache_shape_config(const struct cache_shape *shape);
 
 /* All arrays are the caller's. In each layer, slots length_b … length_b+T-1
@@ -32,27 +33,28 @@ struct causal_lm {               /* alive as long as the model */
     int vocab_size;              /* V */
     int context_length;          /* N: positions are 0 … N-1 */
     struct cache_shape cache;
-    /* Floats that a step needs beside its storage; SIZE_MAX when their
-       number does not fit. */
+    /* Floats that a step over `slots` slots a row needs beside its storage;
+       SIZE_MAX when their number does not fit. */
     size_t (*scratch_size)(const void *model, int batch, int tokens,
                            int slots);
-    /* Runs a step that step_check accepts. Cannot fail, allocates nothing.
-       The scratch is allocated memory: part of it holds other types. */
+    /* Runs a step that step_check accepts. Allocates nothing. The scratch is
+       allocated memory: part of it will hold bools. */
     void (*run)(const void *model, const struct step *step, float *scratch);
 };
 
-/* Evaluates whatever the model's mode is, and does not touch the mode. */
+/* Evaluates, whatever the model's mode is, and does not touch the mode. */
 struct causal_lm tiny_gpt_causal_lm(const struct tiny_gpt *model);
 
-/* Refuses, by name: a batch or length below 1, a text longer than N, ids
-   outside [0,V), and positions that are not contiguous in each row, leave
-   [0,N) or are less than the row's length. lengths NULL: zeros. */
+/* Refuses, by name: a batch or length below 1, more than N tokens, ids
+   outside [0,V), and positions that are not contiguous in their row or leave
+   [0,N). No argument is NULL. */
 enum status tokens_check(const struct causal_lm *lm, const int32_t *ids,
-                         const int32_t *positions, const int32_t *lengths,
-                         int batch, int tokens, struct error *error);
+                         const int32_t *positions, int batch, int tokens,
+                         struct error *error);
 
-/* The same, and: missing arguments, a storage of another shape, lengths below
-   0 or without room for T more. */
+/* The same, and: missing arguments, storage of another shape, lengths below
+   0 or without room for T more, and a row that would begin before position
+   0. */
 enum status step_check(const struct causal_lm *lm, const struct step *step,
                        struct error *error);
 

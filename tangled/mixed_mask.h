@@ -4,14 +4,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* One row of a batch: slot j holds the key of position start + j, and slots
-   0 … length-1 are valid before the call, 0 … length+T-1 within it. */
-struct prefix {
+/* One row of a batch: slot j holds the token at position start + j. Slots
+   before `length` are valid before a call, T more after it. */
+struct row_prefix {
     int start, length;
 };
 
-/* keep [T,slots]: whether the query at positions[t] may see slot j. */
-void mixed_mask(struct prefix prefix, const int32_t *positions, int tokens,
-                int slots, bool *keep);
+/* keep [T,slots]: keep[t*slots + j] says whether the query at positions[t]
+   may see slot j. */
+void mixed_mask(struct row_prefix prefix, const int32_t *positions,
+                int tokens, int slots, bool *keep);
 
 #endif

@@ -17,25 +17,25 @@ enum part {
     UP,         /* [B,T,F] */
     SCORES,     /* [T,S] of one head of one row */
     PROBS,      /* [T,S] */
-    KEEP,       /* [T,S], bools */
+    KEEP,       /* [T,S] of one row, bools */
     PARTS
 };
 
 static bool part_sizes(const struct gpt_config *config, int batch,
                        int tokens, int slots, size_t sizes[PARTS])
 {
-    const size_t b = (size_t)batch, t = (size_t)tokens, s = (size_t)slots;
+    const size_t b = (size_t)batch, s = (size_t)slots;
     const size_t c = (size_t)config->d_model, f = (size_t)config->d_ff;
     const size_t d = (size_t)gpt_config_head_dim(config);
-    const size_t each[PARTS][2] = {
+    const size_t table[PARTS][2] = {
         [STREAM] = {b, c}, [NORM] = {b, c}, [QKV] = {b, 3 * c},
         [QUERY] = {1, d}, [CONTEXT] = {b, c}, [BRANCH] = {b, c},
         [UP] = {b, f}, [SCORES] = {1, s}, [PROBS] = {1, s},
         [KEEP] = {1, s / sizeof (float) + 1}
     };
     for (int p = 0; p < PARTS; p++)
-        if (!size_multiply(each[p][0], t, &sizes[p])
-            || !size_multiply(sizes[p], each[p][1], &sizes[p]))
+        if (!size_multiply((size_t)tokens, table[p][0], &sizes[p])
+            || !size_multiply(sizes[p], table[p][1], &sizes[p]))
             return false;
     return true;
 }
@@ -43,13 +43,13 @@ static bool part_sizes(const struct gpt_config *config, int batch,
 static size_t scratch_size(const void *model, int batch, int tokens,
                            int slots)
 {
-    size_t sizes[PARTS], sum = 0;
+    size_t sizes[PARTS], sum = 0, bytes;
     if (!part_sizes(tiny_gpt_config(model), batch, tokens, slots, sizes))
         return SIZE_MAX;
     for (int p = 0; p < PARTS; p++)
         if (!size_add(sum, sizes[p], &sum))
             return SIZE_MAX;
-    return sum;
+    return size_multiply(sum, sizeof (float), &bytes) ? sum : SIZE_MAX;
 }
 
 struct pass {
@@ -97,15 +97,16 @@ static void attend_in_row(struct pass *pass, const struct layer_kv *layer,
     const int heads = pass->config->n_heads, head_dim = width / heads;
     const int length = pass->step->lengths[b];
     const int32_t *positions = pass->step->positions + (ptrdiff_t)b * tokens;
-    const struct prefix prefix = {positions[0] - length, length};
+    const struct row_prefix prefix = {positions[0] - length, length};
     const int keys = length + tokens;
     bool *keep = (void *)pass->part[KEEP];
     mixed_mask(prefix, positions, tokens, keys, keep);
     const float *qkv = pass->part[QKV] + (ptrdiff_t)b * tokens * 3 * width;
     for (int h = 0; h < heads; h++, qkv += head_dim) {
         const ptrdiff_t slice = (ptrdiff_t)b * heads + h;
-        float *key = layer->key.data + slice * pass->slots * head_dim;
-        float *value = layer->value.data + slice * pass->slots * head_dim;
+        const ptrdiff_t first = slice * pass->slots * head_dim;
+        float *key = layer->key.data + first;
+        float *value = layer->value.data + first;
         const ptrdiff_t end = (ptrdiff_t)length * head_dim;
         heads_split(qkv + width, 3 * width, 1, tokens, 1, head_dim, key + end);
         heads_split(qkv + 2 * width, 3 * width, 1, tokens, 1, head_dim, value + end);
@@ -156,13 +157,13 @@ static void predict(struct pass *pass)
     const float *stream = pass->part[STREAM];
     float *norm = pass->part[NORM];
     if (pass->step->last_only) {
+        float *last = pass->part[BRANCH];
         const size_t width = (size_t)pass->config->d_model;
         const size_t tokens = (size_t)pass->tokens;
         for (size_t b = 0; b < (size_t)pass->batch; b++)
-            memcpy(pass->part[BRANCH] + b * width,
-                   stream + (b * tokens + tokens - 1) * width,
-                   width * sizeof *stream);
-        stream = pass->part[BRANCH];
+            memcpy(last + b * width, stream + (b * tokens + tokens - 1) * width,
+                   width * sizeof *last);
+        stream = last;
         rows = pass->batch;
     }
     layer_norm_forward(&pass->weights->final_norm,

@@ -10,6 +10,7 @@
 #include "command_generate.h"
 #include "command_logits.h"
 #include "command_route.h"
+#include "command_slots.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -19,6 +20,7 @@ static const struct command *const commands[] = {
     &command_generate,
     &command_logits,
     &command_route,
+    &command_slots,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
