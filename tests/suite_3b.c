@@ -1498,7 +1498,7 @@ END_TEST
 START_TEST(training_lowers_the_loss)
 {
     struct trainer trainer;
-    float losses[60], before, after;
+    float losses[60], before, after, last = 0;
     begin_run(&trainer);
     trainer.settings.steps = 60;
     ck_assert_int_eq(trainer_held_out_loss(&trainer, &before, NULL),
@@ -1508,7 +1508,10 @@ START_TEST(training_lowers_the_loss)
                      STATUS_OK);
     ck_assert_double_eq_tol((double)losses[0], log(256), 0.2);
     ck_assert_double_eq_tol((double)before, log(256), 0.2);
-    ck_assert(losses[59] < 3.5f);
+    /* one batch is 45 tokens: ten of them say it with less noise */
+    for (int i = 50; i < 60; i++)
+        last += losses[i] / 10;
+    ck_assert(last < 3.5f);
     ck_assert(after < 3.5f);
     ck_assert_int_eq(tiny_gpt_mode(trainer.model), MODE_EVALUATION);
     end_run(&trainer);

@@ -148,26 +148,41 @@ static int32_t oracle_draw(const float *logits, int count,
     return id;
 }
 
+/* The largest of the logits after row[0..tokens); clear stays true when a
+   hundred tolerances separate it from the second, so that no rounding can
+   exchange them. */
+static int32_t greedy_id(const struct tiny_gpt *model, const int32_t *row,
+                         int tokens, bool *clear)
+{
+    float logits[23];
+    full_logits(model, row, tokens, logits);
+    const int32_t best = sampler_greedy(logits, 23);
+    for (int id = 0; id < 23; id++)
+        *clear = *clear && (id == best || logits[id]
+                            < logits[best] - 100 * (float)TOLERANCE);
+    return best;
+}
+
 /* Ids of the oracle's vocabulary [rows,tokens] that greedy decoding takes to
-   `length` tokens a row with no near tie on the way: a hundred tolerances
-   separate the two largest logits, so that no rounding can exchange them. */
+   `length` tokens a row with no near tie on the way; and where there is a
+   second step, some row says something there that its last token alone
+   would not have made it say. */
 static void clear_prompt(const struct tiny_gpt *model, unsigned stream,
                          int rows, int tokens, int length, int32_t *ids)
 {
     uint64_t state = noise_start(stream);
-    for (int attempt = 0, clear = 0; !clear && attempt < 1000; attempt++) {
+    bool clear = false, remembers = false;
+    for (int n = 0; !(clear && remembers) && n < 1000; n++) {
         noise_ids(&state, 23, rows, tokens, ids);
-        clear = 1;
+        clear = true;
+        remembers = length < tokens + 2;
         for (int b = 0; b < rows; b++) {
             int32_t row[12];
             memcpy(row, ids + b * tokens, (size_t)tokens * sizeof *row);
             for (int t = tokens; t < length; t++) {
-                float logits[23];
-                full_logits(model, row, t, logits);
-                row[t] = sampler_greedy(logits, 23);
-                for (int id = 0; id < 23; id++)
-                    clear = clear && (id == row[t] || logits[id]
-                            < logits[row[t]] - 100 * (float)TOLERANCE);
+                row[t] = greedy_id(model, row, t, &clear);
+                remembers = remembers || (t > tokens && row[t]
+                            != greedy_id(model, &row[t - 1], 1, &clear));
             }
         }
     }

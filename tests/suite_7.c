@@ -933,17 +933,23 @@ static int32_t greedy_by_hand(const struct tiny_gpt *model,
 }
 
 /* A text of which `tokens` are the prompt and the rest is what greedy
-   decoding makes of it, by whole prefixes and with no near tie. */
+   decoding makes of it, by whole prefixes and with no near tie; and where
+   there is a second step, it says something there that the last token alone
+   would not have made it say. */
 static void greedy_text(const struct tiny_gpt *model, unsigned stream,
                         int tokens, int32_t *text)
 {
     uint64_t state = noise_start(stream);
-    bool clear = false;
-    for (int attempt = 0; !clear && attempt < 1000; attempt++) {
+    bool clear = false, remembers = false;
+    for (int n = 0; !(clear && remembers) && n < 1000; n++) {
         clear = true;
+        remembers = N < tokens + 2;
         noise_ids(&state, V, 1, tokens, text);
-        for (int t = tokens; t < N; t++)
+        for (int t = tokens; t < N; t++) {
             text[t] = greedy_by_hand(model, text, t, &clear);
+            remembers = remembers || (t > tokens && text[t]
+                        != greedy_by_hand(model, &text[t - 1], 1, &clear));
+        }
     }
 }
 
