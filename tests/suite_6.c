@@ -426,7 +426,7 @@ static double chi_square(const float *logits, int count, double temperature,
 
 /* Six ids, 5 degrees of freedom for 80,000 draws together: chi-square is
    above 70 with a probability of 10^-13. And for 40 parts of 2,000 draws, of
-   which the sum has 200: below 80 or above 390 with one of 10^-13 as well.
+   which the sum has 200: below 80 or above 390 with less than that.
    Below is a failure too: frequencies that fit too well are not random. */
 START_TEST(frequencies_pass_chi_square_against_the_softmax)
 {
