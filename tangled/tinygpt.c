@@ -11,6 +11,7 @@
 #include "command_logits.h"
 #include "command_route.h"
 #include "command_slots.h"
+#include "command_cache.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -21,6 +22,7 @@ static const struct command *const commands[] = {
     &command_logits,
     &command_route,
     &command_slots,
+    &command_cache,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -3,7 +3,11 @@
    that run in its storage against the functional cache of chapter 8. */
 #include <limits.h>
 #include <math.h>
+#include <sys/wait.h>
+#include "cache_aware.h"
+#include "cache_study.h"
 #include "kv_cache.h"
+#include "request.h"
 #include "support/allocator.h"
 #include "support/cached.h"
 
@@ -1303,6 +1307,741 @@ START_TEST(storage_stays_where_it_is_through_any_sequence_of_calls)
 }
 END_TEST
 
+/* ----------------------------------------------------------------- requests */
+
+/* A model and a text, as a handle. */
+struct served {
+    struct cached cached;
+    struct causal_lm lm;
+};
+
+/* V 13, N 9, C 10, L 3, H 2, D 5; three rows of nine tokens: cached_noise has
+   the sizes of this suite's caches, but for S, which is N - 2. */
+static struct served served_noise(void)
+{
+    struct served served = {.cached = cached_noise()};
+    served.lm = tiny_gpt_causal_lm(served.cached.model);
+    return served;
+}
+
+static struct request *new_request(const struct causal_lm *lm, int batch,
+                                   int capacity, int max_tokens)
+{
+    struct request *request = NULL;
+    expect_ok(request_new(&request, lm, batch, capacity, max_tokens, &error),
+              &error);
+    return request;
+}
+
+/* Columns from … of the text; returns the borrowed logits. */
+static const float *feed(struct request *request, const struct cached *cached,
+                         int from, int count, bool last_only)
+{
+    int32_t ids[TEXT_MAX];
+    const float *logits = NULL;
+    cached_columns(cached, from, count, ids);
+    expect_ok(request_feed(request, ids, count, last_only, &logits, &error),
+              &error);
+    return logits;
+}
+
+/* The functional form over columns from … of the text, positions from 0. */
+static struct cache_aware_output
+functional(const struct served *served, int from, int count,
+           const struct kv_inputs *past)
+{
+    int32_t ids[TEXT_MAX], positions[TEXT_MAX];
+    struct cache_aware_output output = {0};
+    cached_columns(&served->cached, from, count, ids);
+    for (int k = 0; k < served->cached.batch * count; k++)
+        positions[k] = from + k % count;
+    const struct cache_aware_input input = {
+        .ids = ids, .positions = positions, .batch = served->cached.batch,
+        .tokens = count, .past = past ? past->past : NULL,
+        .cache_lengths = past ? past->lengths : NULL,
+        .cache_start_positions = past ? past->starts : NULL,
+        .use_cache = true
+    };
+    expect_ok(cache_aware_forward(&served->lm, &input, &output, &error),
+              &error);
+    return output;
+}
+
+/* Rows from … of all logits [B,tokens,V] have the bits of some. */
+static void expect_logit_rows(const struct cached *cached, const float *some,
+                              const float *all, int from, int count)
+{
+    const int size = cached->config->vocab_size;
+    for (int b = 0; b < cached->batch; b++)
+        expect_same_bits("logits", some + b * count * size,
+                         all + (b * cached->tokens + from) * size,
+                         (size_t)(count * size) * sizeof (float));
+}
+
+/* What a request's cache holds, as the caller's own copy. */
+static void expect_held(struct request *request,
+                        const struct past_key_values *want,
+                        const int32_t *lengths, const int32_t *starts)
+{
+    struct past_key_values copy = {0};
+    int32_t counts[B], firsts[B];
+    expect_ok(kv_cache_snapshot(request_cache(request), &copy, counts, firsts,
+                                &error), &error);
+    expect_equal_caches("keys and values", &copy, want);
+    const size_t bytes = (size_t)want->layers[0].key.shape[0]
+                         * sizeof *lengths;
+    expect_same_bits("lengths", counts, lengths, bytes);
+    expect_same_bits("starts", firsts, starts, bytes);
+    past_key_values_free(&copy);
+}
+
+START_TEST(a_request_refuses_what_cannot_be_served)
+{
+    struct served served = served_noise();
+    struct request *request = NULL;
+    const struct { int batch, capacity, tokens; const char *message; } wrong[]
+        = {{0, 8, 4, "batch: expected at least 1, got 0"},
+           {2, 0, 1, "max_tokens: expected 1 to the capacity 0, got 1"},
+           {2, 8, 0, "max_tokens: expected 1 to the capacity 8, got 0"},
+           {2, 8, 9, "max_tokens: expected 1 to the capacity 8, got 9"}};
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        long live = allocator_live();
+        enum status status =
+            request_new(&request, &served.lm, wrong[k].batch,
+                        wrong[k].capacity, wrong[k].tokens, &error);
+        live = allocator_live() - live;
+        ck_assert_int_eq(status, STATUS_INVALID);
+        ck_assert_str_eq(error.message, wrong[k].message);
+        ck_assert_int_eq(live, 0);
+        ck_assert_ptr_null(request);
+    }
+    ck_assert_int_eq(request_new(&request, NULL, 1, 1, 1, &error),
+                     STATUS_INVALID);
+    ck_assert_str_eq(error.message, "lm: is NULL");
+    request_free(&request);
+    request_free(NULL);
+    cached_close(&served.cached);
+}
+END_TEST
+
+static size_t no_size(const void *model, int batch, int tokens, int slots)
+{
+    (void)model, (void)batch, (void)tokens, (void)slots;
+    return SIZE_MAX;
+}
+
+START_TEST(a_scratch_that_does_not_fit_is_an_error)
+{
+    struct served served = served_noise();
+    struct request *request = NULL;
+    served.lm.scratch_size = no_size;
+    long live = allocator_live();
+    enum status status = request_new(&request, &served.lm, 1, 4, 2, &error);
+    live = allocator_live() - live;
+    ck_assert_int_eq(status, STATUS_NO_MEMORY);
+    ck_assert_int_eq(live, 0);
+    ck_assert_ptr_null(request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+START_TEST(admission_survives_each_failed_allocation)
+{
+    struct served served = served_noise();
+    for (long n = 1; ; n++) {
+        struct request *request = NULL;
+        long live = allocator_live();
+        allocator_fail_at(n);
+        enum status status = request_new(&request, &served.lm, 3, 9, 4,
+                                         &error);
+        bool failed = allocator_stop();
+        if (!failed)
+            request_free(&request);
+        live = allocator_live() - live;
+        ck_assert_int_eq(live, 0);
+        ck_assert_ptr_null(request);
+        ck_assert_int_eq(status, failed ? STATUS_NO_MEMORY : STATUS_OK);
+        if (!failed)
+            break;
+        ck_assert_int_eq(error.status, STATUS_NO_MEMORY);
+    }
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* One call has the logits of chapter 5's forward pass, bit for bit: the same
+   loops run over slots that lie elsewhere. */
+START_TEST(one_feed_equals_the_full_forward)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, 9, 9);
+    struct forward_output all = cached_run(&served.cached, 0, 9, NULL, true);
+    const int32_t lengths[B] = {9, 9, 9}, starts[B] = {0};
+    expect_logit_rows(&served.cached, feed(request, &served.cached, 0, 9,
+                                           false), all.logits.data, 0, 9);
+    expect_held(request, &all.past_key_values, lengths, starts);
+    forward_output_free(&all);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+START_TEST(last_only_gives_the_last_row_of_each)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, 9, 4);
+    struct forward_output all = cached_run(&served.cached, 0, 9, NULL, false);
+    for (int from = 0; from < 9; from += 4) {
+        const int count = from == 8 ? 1 : 4;
+        expect_logit_rows(&served.cached,
+                          feed(request, &served.cached, from, count, true),
+                          all.logits.data, from + count - 1, 1);
+    }
+    forward_output_free(&all);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* All 2^8 ways to cut nine tokens into feeds. */
+START_TEST(every_split_into_feeds_gives_the_same_rows)
+{
+    struct served served = served_noise();
+    struct forward_output all = cached_run(&served.cached, 0, 9, NULL, true);
+    struct request *request = new_request(&served.lm, 3, 9, 9);
+    const int32_t lengths[B] = {9, 9, 9}, starts[B] = {0};
+    for (unsigned cuts = 0; cuts < 1u << 8; cuts++) {
+        for (int at = 0, next = 1; at < 9; at = next++) {
+            while (next < 9 && !(cuts >> (next - 1) & 1))
+                next++;
+            expect_logit_rows(&served.cached,
+                              feed(request, &served.cached, at, next - at,
+                                   false), all.logits.data, at, next - at);
+        }
+        expect_held(request, &all.past_key_values, lengths, starts);
+        kv_cache_reset(request_cache(request));
+    }
+    forward_output_free(&all);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* The golden's two rows have prefixes of unequal lengths and starts, padded
+   with poison by the oracle. */
+START_TEST(a_padded_mixed_load_goes_on_with_the_golden_logits_and_caches)
+{
+    struct golden *golden = golden_open("cache_aware");
+    struct tiny_gpt *model = golden_model(golden, 0);
+    const struct causal_lm lm = tiny_gpt_causal_lm(model);
+    const struct gpt_config config = cache_shape_config(&lm.cache);
+    const struct golden_tensor *want = golden_get(golden, "out.mixed.logits");
+    const struct golden_tensor *padded = golden_get(golden,
+                                                    "in.mixed.past.0.key");
+    struct past_key_values past = {0}, final = {0};
+    expect_ok(past_key_values_new(&past, &config, 2, padded->shape[2],
+                                  &error), &error);
+    for (int l = 0; l < past.n_layers; l++) {
+        memcpy(past.layers[l].key.data,
+               golden_get(golden, "in.mixed.past.%d.key", l)->f32,
+               padded->count * sizeof (float));
+        memcpy(past.layers[l].value.data,
+               golden_get(golden, "in.mixed.past.%d.value", l)->f32,
+               padded->count * sizeof (float));
+    }
+    struct request *request = new_request(&lm, 2, 10, 3);
+    const float *logits = NULL;
+    int32_t lengths[2], starts[2];
+    expect_ok(kv_cache_load(request_cache(request), &past,
+                            golden_get(golden, "in.mixed.lengths")->ids,
+                            golden_get(golden, "in.mixed.starts")->ids,
+                            &error), &error);
+    expect_ok(request_feed(request, golden_get(golden, "in.mixed.ids")->ids,
+                           3, false, &logits, &error), &error);
+    expect_close("logits", logits, want->f32, want->count, want->rank,
+                 want->shape, TOLERANCE);
+    expect_ok(kv_cache_snapshot(request_cache(request), &final, lengths,
+                                starts, &error), &error);
+    expect_golden_cache(golden, "out.mixed.past", &final);
+    expect_same_bits("lengths", lengths,
+                     golden_get(golden, "out.mixed.lengths")->ids,
+                     sizeof lengths);
+    past_key_values_free(&past);
+    past_key_values_free(&final);
+    request_free(&request);
+    tiny_gpt_free(&model);
+    golden_close(golden);
+}
+END_TEST
+
+/* A prefix that the functional form computed seeds the storage; the suffix
+   then has the logits, and the cache the keys and values, of a cold run. */
+START_TEST(a_prefix_match_seeds_a_request_that_equals_a_cold_run)
+{
+    struct served served = served_noise();
+    struct cache_aware_output all = functional(&served, 0, 9, NULL);
+    for (int prefix = 1; prefix < 9; prefix++) {
+        struct cache_aware_output match = functional(&served, 0, prefix,
+                                                     NULL);
+        struct request *request = new_request(&served.lm, 3, 9, 8);
+        expect_ok(kv_cache_load(request_cache(request),
+                                &match.past_key_values, match.cache_lengths,
+                                match.cache_start_positions, &error),
+                  &error);
+        cache_aware_output_free(&match);
+        expect_logit_rows(&served.cached,
+                          feed(request, &served.cached, prefix, 9 - prefix,
+                               false), all.logits.data, prefix, 9 - prefix);
+        expect_held(request, &all.past_key_values, all.cache_lengths,
+                    all.cache_start_positions);
+        request_free(&request);
+    }
+    cache_aware_output_free(&all);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* The other way to go on: the functional form runs from the view, and what it
+   returned for the new tokens is appended at their positions. */
+START_TEST(suffixes_of_the_functional_form_can_be_appended)
+{
+    struct served served = served_noise();
+    struct cache_aware_output all = functional(&served, 0, 9, NULL);
+    struct kv_cache *cache = NULL;
+    expect_ok(kv_cache_new(&cache, &served.lm.cache, 3, 9, &error), &error);
+    for (int at = 0, count = 1; at < 9; at += count, count = 2) {
+        const struct kv_inputs inputs = kv_cache_inputs(cache);
+        struct cache_aware_output output =
+            functional(&served, at, count, at == 0 ? NULL : &inputs);
+        struct past_key_values recent = noise_pairs(count, &(uint64_t){1});
+        int32_t positions[B * 2];
+        for (int k = 0; k < B * count; k++)
+            positions[k] = at + k % count;
+        for (int l = 0; l < L; l++)
+            for (int row = 0; row < 2 * B * H * count; row++) {
+                const int part = row % 2, t = row / 2 % count;
+                const int h = row / 2 / count % H, b = row / 2 / count / H;
+                memcpy(pairs_row(&recent, l, part, b, h, t),
+                       pairs_row(&output.past_key_values, l, part, b, h,
+                                 at + t), D * sizeof (float));
+            }
+        expect_logit_rows(&served.cached, output.logits.data, all.logits.data,
+                          at, count);
+        expect_ok(kv_cache_append(cache, &recent, positions, &error), &error);
+        past_key_values_free(&recent);
+        cache_aware_output_free(&output);
+    }
+    struct past_key_values copy = {0};
+    int32_t lengths[B], starts[B];
+    expect_ok(kv_cache_snapshot(cache, &copy, lengths, starts, &error),
+              &error);
+    expect_equal_caches("final keys and values", &copy,
+                        &all.past_key_values);
+    past_key_values_free(&copy);
+    cache_aware_output_free(&all);
+    kv_cache_free(&cache);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* Rows of 0, 2 and 4 tokens that start at 0, 3 and 1, against each alone. */
+START_TEST(each_row_of_a_mixed_request_runs_as_it_does_alone)
+{
+    struct served served = served_noise();
+    const int32_t lengths[B] = {0, 2, 4}, starts[B] = {0, 3, 1};
+    uint64_t state = noise_start(125);
+    struct past_key_values past = noise_pairs(4, &state);
+    poison(&past, lengths, INFINITY);
+    struct request *request = new_request(&served.lm, 3, 6, 2);
+    expect_ok(kv_cache_load(request_cache(request), &past, lengths, starts,
+                            &error), &error);
+    const float *logits = feed(request, &served.cached, 0, 2, false);
+    for (int b = 0; b < B; b++) {
+        struct request *alone = new_request(&served.lm, 1, 6, 2);
+        struct past_key_values one = {0};
+        const struct gpt_config config = cache_shape_config(&shape);
+        const float *solo = NULL;
+        expect_ok(past_key_values_new(&one, &config, 1, 4, &error), &error);
+        for (int l = 0; l < L; l++) {
+            const size_t floats = H * 4 * D;
+            memcpy(one.layers[l].key.data, past.layers[l].key.data
+                   + (size_t)b * floats, floats * sizeof (float));
+            memcpy(one.layers[l].value.data, past.layers[l].value.data
+                   + (size_t)b * floats, floats * sizeof (float));
+        }
+        expect_ok(kv_cache_load(request_cache(alone), &one, lengths + b,
+                                starts + b, &error), &error);
+        expect_ok(request_feed(alone, served.cached.ids + b * 9, 2, false,
+                               &solo, &error), &error);
+        expect_same_bits("logits", logits + b * 2 * 13, solo,
+                         2 * 13 * sizeof (float));
+        past_key_values_free(&one);
+        request_free(&alone);
+    }
+    past_key_values_free(&past);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+START_TEST(what_is_behind_the_lengths_is_not_read)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, 9, 4);
+    struct forward_output all = cached_run(&served.cached, 0, 6, NULL, false);
+    feed(request, &served.cached, 0, 4, false);
+    const struct past_key_values *storage =
+        kv_cache_storage(request_cache(request));
+    for (int l = 0; l < L; l++)
+        for (int slice = 0; slice < B * H; slice++)
+            for (int k = 6 * D; k < 9 * D; k++)
+                storage->layers[l].key.data[slice * 9 * D + k] =
+                    storage->layers[l].value.data[slice * 9 * D + k] = NAN;
+    served.cached.tokens = 9;
+    const float *logits = feed(request, &served.cached, 4, 2, false);
+    for (int b = 0; b < B; b++)
+        expect_same_bits("logits", logits + b * 2 * 13,
+                         all.logits.data + (b * 6 + 4) * 13,
+                         2 * 13 * sizeof (float));
+    forward_output_free(&all);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+START_TEST(the_token_loop_allocates_nothing)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, 9, 4);
+    const struct kv_cache *cache = request_cache(request);
+    const float *key = kv_cache_storage(cache)->layers[L - 1].key.data;
+    const float *seen[6];
+    enum status status[6];
+    int32_t prompt[B * 4], next[B] = {1, 2, 3};
+    cached_columns(&served.cached, 0, 4, prompt);
+    long calls = allocator_calls();
+    status[0] = request_feed(request, prompt, 4, true, &seen[0], &error);
+    for (int n = 1; n < 6; n++)
+        status[n] = request_feed(request, next, 1, true, &seen[n], &error);
+    calls = allocator_calls() - calls;
+    ck_assert_int_eq(calls, 0);
+    for (int n = 0; n < 6; n++) {
+        ck_assert_int_eq(status[n], STATUS_OK);
+        ck_assert_ptr_eq(seen[n], seen[0]);
+    }
+    ck_assert_ptr_eq(request_cache(request), cache);
+    ck_assert_ptr_eq(kv_cache_storage(cache)->layers[L - 1].key.data, key);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* Chapter 6's greedy tokens from a loop over a request. */
+START_TEST(greedy_tokens_are_those_of_the_functional_loop)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, 9, 4);
+    int32_t ids[B * 4], next[B];
+    cached_columns(&served.cached, 0, 4, ids);
+    const struct generate_input input = {
+        .ids = ids, .batch = B, .tokens = 4, .max_new_tokens = 5,
+        .eos_token_id = NO_EOS
+    };
+    struct generate_output want = {0};
+    expect_ok(cache_aware_generate(&served.lm, &input, NULL, &want, &error),
+              &error);
+    const float *logits = feed(request, &served.cached, 0, 4, true);
+    for (int t = 4; t < 9; t++) {
+        for (int b = 0; b < B; b++) {
+            next[b] = 0;
+            for (int v = 1; v < 13; v++)
+                if (logits[b * 13 + v] > logits[b * 13 + next[b]])
+                    next[b] = v;
+            ck_assert_int_eq(next[b], want.ids[b * 9 + t]);
+        }
+        expect_ok(request_feed(request, next, 1, true, &logits, &error),
+                  &error);
+    }
+    generate_output_free(&want);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* Nothing changes: lengths, starts, every float, the logits and their
+   address. Then the right feed goes on as if nothing had been asked. */
+static void expect_feed_refused(struct request *request, const int32_t *ids,
+                                int tokens, const char *message)
+{
+    struct kv_cache *cache = request_cache(request);
+    const struct tensor *key = &kv_cache_storage(cache)->layers[0].key;
+    const size_t floats = tensor_size(key);
+    float before[2 * L][512];
+    int32_t lengths[B];
+    const size_t rows = (size_t)kv_cache_batch(cache) * sizeof *lengths;
+    const float here = 0, *logits = &here;
+    for (int l = 0; l < L; l++) {
+        const struct layer_kv *pair = &kv_cache_storage(cache)->layers[l];
+        memcpy(before[2 * l], pair->key.data, floats * sizeof (float));
+        memcpy(before[2 * l + 1], pair->value.data, floats * sizeof (float));
+    }
+    memcpy(lengths, kv_cache_lengths(cache), rows);
+    long calls = allocator_calls();
+    enum status status = request_feed(request, ids, tokens, false, &logits,
+                                      &error);
+    calls = allocator_calls() - calls;
+    ck_assert_int_eq(status, STATUS_INVALID);
+    expect_named(&error, message);
+    ck_assert_int_eq(calls, 0);
+    ck_assert_ptr_eq(logits, &here);
+    expect_same_bits("lengths", kv_cache_lengths(cache), lengths, rows);
+    for (int l = 0; l < L; l++) {
+        const struct layer_kv *pair = &kv_cache_storage(cache)->layers[l];
+        expect_same_bits("keys", pair->key.data, before[2 * l],
+                         floats * sizeof (float));
+        expect_same_bits("values", pair->value.data, before[2 * l + 1],
+                         floats * sizeof (float));
+    }
+}
+
+START_TEST(a_refused_feed_changes_nothing)
+{
+    struct served served = served_noise();
+    struct forward_output all = cached_run(&served.cached, 0, 9, NULL, false);
+    struct request *request = new_request(&served.lm, 3, 9, 4);
+    int32_t ids[B * 4] = {0};
+    const float *logits = feed(request, &served.cached, 0, 4, false);
+    ck_assert_int_eq(request_feed(request, ids, 1, false, NULL, &error),
+                     STATUS_INVALID);
+    ck_assert_str_eq(error.message, "logits: is NULL");
+    expect_feed_refused(request, NULL, 1, "ids: is NULL");
+    expect_feed_refused(request, ids, 0, "tokens: expected 1 to 4, got 0");
+    expect_feed_refused(request, ids, 5, "tokens: expected 1 to 4, got 5");
+    ids[B * 2 - 1] = 13;
+    expect_feed_refused(request, ids, 2, "ids[2,1]: expected 0 to 12, got 13");
+    ids[B * 2 - 1] = -1;
+    expect_feed_refused(request, ids, 2, "ids[2,1]: expected 0 to 12, got -1");
+    expect_logit_rows(&served.cached, logits, all.logits.data, 0, 4);
+    expect_logit_rows(&served.cached,
+                      feed(request, &served.cached, 4, 4, false),
+                      all.logits.data, 4, 4);
+    forward_output_free(&all);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* S - 1 slots used, S, and one more; N - 1 positions, N, and one more. */
+START_TEST(a_feed_fills_the_slots_and_the_context_and_not_more)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, S, 4);
+    const int32_t ids[B * 4] = {0};
+    feed(request, &served.cached, 0, 4, false);
+    feed(request, &served.cached, 4, 2, false);
+    expect_feed_refused(request, ids, 2, "lengths[0]: expected 0 to 5");
+    feed(request, &served.cached, 6, 1, false);
+    expect_feed_refused(request, ids, 1, "lengths[0]: expected 0 to 6");
+    request_free(&request);
+    request = new_request(&served.lm, 3, 20, 4);
+    feed(request, &served.cached, 0, 4, false);
+    feed(request, &served.cached, 4, 4, false);
+    expect_feed_refused(request, ids, 2,
+                        "row 0: expected positions below 9, got 0 + 8 + 2");
+    feed(request, &served.cached, 8, 1, false);
+    expect_feed_refused(request, ids, 1,
+                        "row 0: expected positions below 9, got 0 + 9 + 1");
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+START_TEST(a_row_that_starts_late_meets_the_context_early)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, S, 3);
+    uint64_t state = noise_start(126);
+    struct past_key_values past = noise_pairs(2, &state);
+    const int32_t ids[B * 3] = {0}, lengths[B] = {0, 2, 1};
+    int32_t starts[B] = {0, 5, 1};
+    expect_ok(kv_cache_load(request_cache(request), &past, lengths, starts,
+                            &error), &error);
+    expect_feed_refused(request, ids, 3,
+                        "row 1: expected positions below 9, got 5 + 2 + 3");
+    feed(request, &served.cached, 0, 2, false);
+    expect_feed_refused(request, ids, 1,
+                        "row 1: expected positions below 9, got 5 + 4 + 1");
+    starts[1] = INT32_MAX - 2;
+    expect_ok(kv_cache_load(request_cache(request), &past, lengths, starts,
+                            &error), &error);
+    expect_feed_refused(request, ids, 3, "row 1: expected positions below 9,"
+                        " got 2147483645 + 2 + 3");
+    past_key_values_free(&past);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* Refused guesses: rows are cut to unequal lengths and go on otherwise. */
+START_TEST(a_cut_request_goes_on_as_if_it_had_never_gone_further)
+{
+    struct served served = served_noise();
+    struct request *request = new_request(&served.lm, 3, 9, 5);
+    const int32_t cut[B] = {3, 3, 3}, starts[B] = {0}, nine[B] = {9, 9, 9};
+    struct forward_output all = cached_run(&served.cached, 0, 9, NULL, true);
+    int32_t guesses[B * 4];
+    const float *logits;
+    feed(request, &served.cached, 0, 3, false);
+    for (int round = 0; round < 3; round++) {
+        for (int k = 0; k < B * 4; k++)
+            guesses[k] = (int32_t)((k * 5 + round) % 13);
+        expect_ok(request_feed(request, guesses, 4, false, &logits, &error),
+                  &error);
+        expect_ok(kv_cache_truncate(request_cache(request), cut, &error),
+                  &error);
+    }
+    expect_logit_rows(&served.cached,
+                      feed(request, &served.cached, 3, 4, false),
+                      all.logits.data, 3, 4);
+    feed(request, &served.cached, 7, 2, false);
+    expect_held(request, &all.past_key_values, nine, starts);
+    forward_output_free(&all);
+    request_free(&request);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* A, B, A on one request; the second A began elsewhere and longer before. */
+START_TEST(nothing_of_a_request_shows_in_the_next)
+{
+    struct served served = served_noise();
+    struct request *used = new_request(&served.lm, 3, S, 4);
+    uint64_t state = noise_start(127);
+    struct past_key_values past = noise_pairs(3, &state);
+    const int32_t lengths[B] = {3, 1, 0}, starts[B] = {1, 4, 2};
+    struct forward_output all = cached_run(&served.cached, 0, 4, NULL, true);
+    for (int round = 0; round < 3; round++) {
+        const int32_t four[B] = {4, 4, 4}, zeros[B] = {0};
+        expect_logit_rows(&(struct cached){.config = served.cached.config,
+                                           .batch = B, .tokens = 4},
+                          feed(used, &served.cached, 0, 4, false),
+                          all.logits.data, 0, 4);
+        expect_held(used, &all.past_key_values, four, zeros);
+        kv_cache_reset(request_cache(used));
+        expect_ok(kv_cache_load(request_cache(used), &past, lengths, starts,
+                                &error), &error);
+        feed(used, &served.cached, 5, 3, false);
+        kv_cache_reset(request_cache(used));
+    }
+    past_key_values_free(&past);
+    forward_output_free(&all);
+    request_free(&used);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* -------------------------------------------------------------- the command */
+
+START_TEST(traffic_is_what_the_formula_says)
+{
+    const struct cache_shape sizes = {3, 2, 5};
+    const struct cache_traffic traffic = cache_traffic(&sizes, 7, 11);
+    ck_assert_double_eq(traffic.in_place, 2.0 * 3 * 2 * 5 * 4 * 7);
+    ck_assert_double_eq(traffic.functional, 11 * traffic.in_place);
+    ck_assert_double_eq(traffic.reads, traffic.functional);
+}
+END_TEST
+
+START_TEST(times_are_measured_or_nothing_is_changed)
+{
+    struct served served = served_noise();
+    struct cache_times times = {-1, -1};
+    const int wrong[][2] = {{5, 0}, {5, 100}, {1, 3}, {10, 3}};
+    for (int k = 0; k < 4; k++) {
+        ck_assert_int_eq(cache_times_measure(&served.lm, 2, wrong[k][0],
+                                             wrong[k][1], &times, &error),
+                         STATUS_INVALID);
+        ck_assert_double_eq(times.functional, -1);
+    }
+    for (long n = 1; ; n++) {
+        long live = allocator_live();
+        allocator_fail_at(n);
+        enum status status = cache_times_measure(&served.lm, 2, 5, 3, &times,
+                                                 &error);
+        bool failed = allocator_stop();
+        live = allocator_live() - live;
+        ck_assert_int_eq(live, 0);
+        ck_assert_int_eq(status, failed ? STATUS_NO_MEMORY : STATUS_OK);
+        if (!failed)
+            break;
+        ck_assert_double_eq(times.in_place, -1);
+    }
+    ck_assert_double_ge(times.functional, 0);
+    ck_assert_double_ge(times.in_place, 0);
+    cached_close(&served.cached);
+}
+END_TEST
+
+/* Runs the program, expects its exit status, returns what it wrote. */
+static const char *run_program(const char *arguments, int expected)
+{
+    static char output[8192];
+    char line[6000];
+    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
+             arguments);
+    FILE *pipe = popen(line, "r");
+    ck_assert_ptr_nonnull(pipe);
+    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
+    int status = pclose(pipe);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
+                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
+                  output);
+    return output;
+}
+
+START_TEST(the_command_prints_the_traffic)
+{
+    const char *table = run_program("cache --config figures/01-tiny.json"
+                                    " --batch 3", 0);
+    int context;
+    double reads, functional, in_place;
+    ck_assert_ptr_nonnull(strstr(table, "context"));
+    const char *last = strrchr(table, '\n');
+    while (last > table && last[-1] != '\n')
+        last--;
+    ck_assert_int_eq(sscanf(last, "%d %lf %lf %lf", &context, &reads,
+                            &functional, &in_place), 4);
+    ck_assert_int_eq(context, 12);
+    ck_assert_double_eq(in_place, 3 * 256);
+    ck_assert_double_eq(functional, 12 * 3 * 256);
+    const char *json = run_program("cache --config figures/01-tiny.json"
+                                   " --measure --json", 0);
+    ck_assert_ptr_nonnull(strstr(json, "{\"batch\": 1, \"rows\": ["));
+    ck_assert_ptr_nonnull(strstr(json, "{\"context\": 12, \"reads\": 3072,"
+                                 " \"functional\": 3072, \"in_place\": 256,"
+                                 " \"functional_ms\": "));
+    ck_assert_ptr_nonnull(strstr(run_program(
+        "cache --config figures/01-tiny.json --measure", 0),
+        "in place ms"));
+}
+END_TEST
+
+START_TEST(the_command_refuses_what_it_cannot_count)
+{
+    const char *const usage[] = {
+        "cache", "cache --config", "cache --config figures/01-tiny.json"
+        " --batch 0", "cache --config figures/01-tiny.json --rows 2"
+    };
+    for (size_t k = 0; k < sizeof usage / sizeof *usage; k++)
+        ck_assert_ptr_nonnull(strstr(run_program(usage[k], 2),
+                                     "tinygpt cache"));
+    ck_assert_ptr_nonnull(strstr(run_program("cache --config nowhere.json",
+                                             1), "nowhere.json"));
+    ck_assert_ptr_nonnull(strstr(run_program("cache --help", 0),
+                                 "--measure"));
+}
+END_TEST
+
 /* -------------------------------------------------------------------- table */
 
 #define WRITE "write the row to its slot"
@@ -1317,6 +2056,11 @@ END_TEST
 #define HOLD "refuse a row that its slots do not hold"
 #define COPY "copy the used slots of every layer"
 #define CUT "cut the row to its own length"
+#define ROOM "make room for the calls"
+#define RUN "run the step in the cache's own slots"
+#define FOLLOW "let the token stand behind its row's past"
+#define FED "a request is fed"
+#define OUTGROW "refuse a row that outgrows the context"
 
 static const struct test tests[] = {
     TEST(rows_go_to_the_slots_that_are_named, 2, WRITE),
@@ -1372,6 +2116,32 @@ static const struct test tests[] = {
     TEST(a_reset_cache_is_as_new, 2, "make the row as new"),
     TEST(storage_stays_where_it_is_through_any_sequence_of_calls, 2,
          "write the recent rows of layer l"),
+    TEST(a_request_refuses_what_cannot_be_served, 2,
+         "refuse a request that cannot be served"),
+    TEST(a_scratch_that_does_not_fit_is_an_error, 2, ROOM),
+    TEST(admission_survives_each_failed_allocation, 2, ROOM),
+    TEST(one_feed_equals_the_full_forward, 2, RUN),
+    TEST(every_split_into_feeds_gives_the_same_rows, 2, FOLLOW),
+    TEST(last_only_gives_the_last_row_of_each, 2, RUN),
+    TEST(each_row_of_a_mixed_request_runs_as_it_does_alone, 2, FOLLOW),
+    TEST(a_padded_mixed_load_goes_on_with_the_golden_logits_and_caches, 2,
+         FOLLOW),
+    TEST(a_prefix_match_seeds_a_request_that_equals_a_cold_run, 2, RUN),
+    TEST(suffixes_of_the_functional_form_can_be_appended, 2, SLOT),
+    TEST(what_is_behind_the_lengths_is_not_read, 2, RUN),
+    TEST(a_refused_feed_changes_nothing, 2, FED),
+    TEST(a_feed_fills_the_slots_and_the_context_and_not_more, 2, OUTGROW),
+    TEST(a_row_that_starts_late_meets_the_context_early, 2, OUTGROW),
+    TEST(the_token_loop_allocates_nothing, 2, FED),
+    TEST(greedy_tokens_are_those_of_the_functional_loop, 2, FED),
+    TEST(a_cut_request_goes_on_as_if_it_had_never_gone_further, 2,
+         "clear what the row loses in layer l"),
+    TEST(nothing_of_a_request_shows_in_the_next, 2, "make the row as new"),
+    TEST(traffic_is_what_the_formula_says, 2, "count the bytes of a token"),
+    TEST(times_are_measured_or_nothing_is_changed, 2, "measure both"),
+    TEST(the_command_prints_the_traffic, 2, "print every row of the table"),
+    TEST(the_command_refuses_what_it_cannot_count, 2,
+         "the options of the cache command"),
 };
 
 SUITE("chapter 9, the cache that a request owns", tests);
