@@ -88,10 +88,26 @@ static enum status positions_follow(struct request *request, int tokens,
             return error_set(error, STATUS_INVALID,
                              "row %d: expected positions below %d, got %d + %d + %d",
                              b, context, (int)starts[b], (int)lengths[b], tokens);
-        for (int t = 0; t < tokens; t++, position++)
+        for (int t = 0; t < tokens; t++, position++) {
             *position = starts[b] + lengths[b] + t;
+        }
     }
     return STATUS_OK;
+}
+
+static enum status step_in_place(struct request *request, const int32_t *ids,
+                                 int tokens, bool last_only,
+                                 struct error *error)
+{
+    const struct step step = {
+        .ids = ids, .positions = request->positions,
+        .batch = kv_cache_batch(request->cache), .tokens = tokens,
+        .storage = kv_cache_storage(request->cache),
+        .lengths = kv_cache_lengths(request->cache),
+        .last_only = last_only, .logits = request->logits.data
+    };
+    return causal_lm_step(&request->lm, &step, request->scratch,
+                          request->scratch_floats, error);
 }
 
 enum status request_feed(struct request *request, const int32_t *ids,
@@ -107,17 +123,7 @@ enum status request_feed(struct request *request, const int32_t *ids,
                          tokens);
     enum status status = positions_follow(request, tokens, error);
     if (status == STATUS_OK)
-        {
-            const struct step step = {
-                .ids = ids, .positions = request->positions,
-                .batch = kv_cache_batch(request->cache), .tokens = tokens,
-                .storage = kv_cache_storage(request->cache),
-                .lengths = kv_cache_lengths(request->cache),
-                .last_only = last_only, .logits = request->logits.data
-            };
-            status = causal_lm_step(&request->lm, &step, request->scratch,
-                                    request->scratch_floats, error);
-        }
+        status = step_in_place(request, ids, tokens, last_only, error);
     if (status == STATUS_OK)
         status = kv_cache_advance(request->cache, request->positions, tokens,
                                   error);

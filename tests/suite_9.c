@@ -514,6 +514,21 @@ static void poison(struct past_key_values *past, const int32_t *lengths,
                             pairs_row(past, l, part, b, h, s)[d] = with;
 }
 
+START_TEST(a_load_takes_over_lengths_and_starts)
+{
+    uint64_t state = noise_start(128);
+    const int32_t lengths[B] = {2, 0, 4}, starts[B] = {5, 1, 3};
+    struct past_key_values past = noise_pairs(4, &state);
+    struct kv_cache *cache = new_cache();
+    expect_ok(kv_cache_load(cache, &past, lengths, starts, &error), &error);
+    expect_same_bits("lengths", kv_cache_lengths(cache), lengths,
+                     sizeof lengths);
+    expect_same_bits("starts", kv_cache_starts(cache), starts, sizeof starts);
+    past_key_values_free(&past);
+    kv_cache_free(&cache);
+}
+END_TEST
+
 START_TEST(each_row_of_a_load_has_its_prefix_and_then_zeros)
 {
     uint64_t state = noise_start(97);
@@ -821,6 +836,22 @@ START_TEST(a_position_lives_at_its_distance_from_the_rows_start)
 }
 END_TEST
 
+START_TEST(each_row_ends_behind_its_own_tokens)
+{
+    uint64_t state = noise_start(129);
+    const int32_t lengths[B] = {3, 1, 4}, starts[B] = {2, 7, 0};
+    const int32_t after[B] = {5, 3, 6};
+    struct pair pair = loaded(lengths, starts, &state);
+    append_to(&pair, 0, 2, &state);
+    expect_same_bits("lengths", kv_cache_lengths(pair.cache), after,
+                     sizeof after);
+    expect_same_bits("starts", kv_cache_starts(pair.cache), starts,
+                     sizeof starts);
+    append_to(&pair, 0, 1, &state);
+    kv_cache_free(&pair.cache);
+}
+END_TEST
+
 START_TEST(an_empty_row_starts_where_its_first_token_stands)
 {
     uint64_t state = noise_start(107);
@@ -836,7 +867,7 @@ START_TEST(an_empty_row_starts_where_its_first_token_stands)
 }
 END_TEST
 
-START_TEST(rows_of_unequal_lengths_each_grow_at_their_own_end)
+START_TEST(full_and_empty_rows_grow_together)
 {
     uint64_t state = noise_start(108);
     struct pair pair = loaded(some_lengths, some_starts, &state);
@@ -1146,7 +1177,21 @@ END_TEST
 
 /* --------------------------------------------------------------------- cut */
 
-START_TEST(each_row_is_cut_to_its_own_length_and_zero_behind_it)
+START_TEST(each_row_is_cut_to_its_own_length)
+{
+    uint64_t state = noise_start(130);
+    const int32_t full[B] = {7, 4, 6}, lengths[B] = {2, 4, 5};
+    struct pair pair = loaded(full, some_starts, &state);
+    expect_ok(kv_cache_truncate(pair.cache, lengths, &error), &error);
+    expect_same_bits("lengths", kv_cache_lengths(pair.cache), lengths,
+                     sizeof lengths);
+    expect_same_bits("starts", kv_cache_starts(pair.cache), some_starts,
+                     sizeof some_starts);
+    kv_cache_free(&pair.cache);
+}
+END_TEST
+
+START_TEST(a_cut_keeps_the_first_slots_and_clears_the_others)
 {
     uint64_t state = noise_start(120);
     const int32_t full[B] = {7, 4, 6};
@@ -1776,7 +1821,7 @@ static void expect_feed_refused(struct request *request, const int32_t *ids,
     struct kv_cache *cache = request_cache(request);
     const struct tensor *key = &kv_cache_storage(cache)->layers[0].key;
     const size_t floats = tensor_size(key);
-    float before[2 * L][512];
+    float before[2 * L][1024];
     int32_t lengths[B];
     const size_t rows = (size_t)kv_cache_batch(cache) * sizeof *lengths;
     const float here = 0, *logits = &here;
@@ -2057,28 +2102,31 @@ END_TEST
 #define COPY "copy the used slots of every layer"
 #define CUT "cut the row to its own length"
 #define ROOM "make room for the calls"
+#define CLEAR "clear what the row loses in layer l"
 #define RUN "run the step in the cache's own slots"
 #define FOLLOW "let the token stand behind its row's past"
-#define FED "a request is fed"
+#define FED "run the step, and count its tokens when it has run"
 #define OUTGROW "refuse a row that outgrows the context"
 
 static const struct test tests[] = {
     TEST(rows_go_to_the_slots_that_are_named, 2, WRITE),
+    TEST(two_rows_may_name_the_same_slot, 2, TWICE),
     TEST(every_other_float_keeps_its_bits, 2, WRITE),
     TEST(writing_to_slots_allocates_nothing, 2, WRITE),
+    TEST(tensors_that_disagree_are_refused, 2, "refuse the write whole"),
     TEST(null_arguments_of_a_write_are_refused, 2,
          "check two tensors against each other"),
-    TEST(tensors_that_disagree_are_refused, 2, "refuse the write whole"),
     TEST(a_slot_that_the_row_does_not_have_is_refused, 2,
          "refuse a slot that the row does not have"),
     TEST(a_slot_that_is_named_twice_is_refused, 2, TWICE),
-    TEST(two_rows_may_name_the_same_slot, 2, TWICE),
     TEST(a_new_cache_is_empty_and_zero, 2, MAKE),
     TEST(a_cache_of_nothing_is_refused_by_name, 2, "the sizes of a cache"),
     TEST(a_cache_too_large_for_its_numbers_is_refused, 2,
          "refuse a width that no int holds"),
     TEST(freeing_a_cache_nulls_it_and_may_be_repeated, 2, "free a cache"),
     TEST(making_a_cache_survives_each_failed_allocation, 2, MAKE),
+    TEST(a_load_takes_over_lengths_and_starts, 2,
+         "take over the row's length and its start"),
     TEST(each_row_of_a_load_has_its_prefix_and_then_zeros, 2, LOAD),
     TEST(a_load_clears_what_was_there_before, 2, LOAD),
     TEST(a_length_that_one_of_the_two_does_not_hold_is_refused, 2,
@@ -2091,8 +2139,9 @@ static const struct test tests[] = {
     TEST(a_cache_around_a_prefix_refuses_what_does_not_fit, 2, AROUND),
     TEST(a_cache_around_a_prefix_survives_each_failed_allocation, 2, AROUND),
     TEST(a_position_lives_at_its_distance_from_the_rows_start, 2, SLOT),
+    TEST(each_row_ends_behind_its_own_tokens, 2, ENTER),
     TEST(an_empty_row_starts_where_its_first_token_stands, 2, START),
-    TEST(rows_of_unequal_lengths_each_grow_at_their_own_end, 2, ENTER),
+    TEST(full_and_empty_rows_grow_together, 2, START),
     TEST(each_row_is_held_against_the_capacity, 2, HOLD),
     TEST(more_tokens_than_slots_are_refused_at_once, 2, HOLD),
     TEST(a_position_that_does_not_follow_is_refused, 2,
@@ -2101,6 +2150,12 @@ static const struct test tests[] = {
          "refuse the append whole"),
     TEST(tokens_written_in_place_are_counted_as_appended_ones, 2,
          "count new tokens"),
+    TEST(each_row_is_cut_to_its_own_length, 2, CUT),
+    TEST(a_cut_keeps_the_first_slots_and_clears_the_others, 2, CLEAR),
+    TEST(a_cut_row_goes_on_at_the_position_of_its_cut, 2, CUT),
+    TEST(a_length_that_a_row_has_not_reached_is_refused, 2,
+         "refuse a length that the row has not reached"),
+    TEST(a_reset_cache_is_as_new, 2, "make the row as new"),
     TEST(an_empty_cache_has_no_view, 2, "views and copies go out"),
     TEST(a_view_is_the_storage_itself, 2, "views and copies go out"),
     TEST(a_cache_may_load_its_own_view, 2, LOAD),
@@ -2109,11 +2164,6 @@ static const struct test tests[] = {
     TEST(every_snapshot_can_be_loaded_again, 2, "copy a cache for its caller"),
     TEST(a_snapshot_refuses_missing_room_and_survives_failed_allocations, 2,
          "copy a cache for its caller"),
-    TEST(each_row_is_cut_to_its_own_length_and_zero_behind_it, 2, CUT),
-    TEST(a_cut_row_goes_on_at_the_position_of_its_cut, 2, CUT),
-    TEST(a_length_that_a_row_has_not_reached_is_refused, 2,
-         "refuse a length that the row has not reached"),
-    TEST(a_reset_cache_is_as_new, 2, "make the row as new"),
     TEST(storage_stays_where_it_is_through_any_sequence_of_calls, 2,
          "write the recent rows of layer l"),
     TEST(a_request_refuses_what_cannot_be_served, 2,
@@ -2129,13 +2179,13 @@ static const struct test tests[] = {
     TEST(a_prefix_match_seeds_a_request_that_equals_a_cold_run, 2, RUN),
     TEST(suffixes_of_the_functional_form_can_be_appended, 2, SLOT),
     TEST(what_is_behind_the_lengths_is_not_read, 2, RUN),
+    TEST(the_token_loop_allocates_nothing, 2, RUN),
     TEST(a_refused_feed_changes_nothing, 2, FED),
     TEST(a_feed_fills_the_slots_and_the_context_and_not_more, 2, OUTGROW),
     TEST(a_row_that_starts_late_meets_the_context_early, 2, OUTGROW),
-    TEST(the_token_loop_allocates_nothing, 2, FED),
-    TEST(greedy_tokens_are_those_of_the_functional_loop, 2, FED),
+    TEST(greedy_tokens_are_those_of_the_functional_loop, 2, RUN),
     TEST(a_cut_request_goes_on_as_if_it_had_never_gone_further, 2,
-         "clear what the row loses in layer l"),
+         CLEAR),
     TEST(nothing_of_a_request_shows_in_the_next, 2, "make the row as new"),
     TEST(traffic_is_what_the_formula_says, 2, "count the bytes of a token"),
     TEST(times_are_measured_or_nothing_is_changed, 2, "measure both"),
