@@ -2074,8 +2074,9 @@ END_TEST
 START_TEST(the_command_refuses_what_it_cannot_count)
 {
     const char *const usage[] = {
-        "cache", "cache --config", "cache --config figures/01-tiny.json"
-        " --batch 0", "cache --config figures/01-tiny.json --rows 2"
+        "cache", "cache --config",
+        "cache --config figures/01-tiny.json --batch 0",
+        "cache --config figures/01-tiny.json --rows 2"
     };
     for (size_t k = 0; k < sizeof usage / sizeof *usage; k++)
         ck_assert_ptr_nonnull(strstr(run_program(usage[k], 2),
