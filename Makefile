@@ -284,9 +284,22 @@ $(TOOL_SUITES): build/tool/%: tests/tool/%.c tests/tool/scripted.c \
     tests/tool/scripted.h tests/support/harness.c $(SCORE_O)
 	@$(CC) $(RESOLVE_CFLAGS) -Itests -Ibuild/tool/resolve \
 	    -Wl,--wrap=complain $(filter %.c %.o,$^) $(CHECK_LIBS) $(LDLIBS) -o $@
+# the watching screen: its picture, and the program on a terminal
+WATCH_SUITES := build/tool/suite_frame build/tool/suite_watch
+$(WATCH_SUITES): build/tool/%: tests/tool/%.c tests/tool/scripted.c \
+    tests/tool/scripted.h tests/support/harness.c $(RESOLVE_O)
+	@$(CC) $(RESOLVE_CFLAGS) -Itests -Ibuild/tool/resolve \
+	    -Wl,--wrap=complain $(filter-out %/resolve.o,$(filter %.c %.o,$^)) \
+	    $(CHECK_LIBS) $(LDLIBS) -lyaml -o $@
+build/tool/deaf.so: tests/tool/deaf.c
+	@mkdir -p $(@D)
+	@$(CC) $(TOOL_CFLAGS) -shared -fPIC $< -o $@
 .PHONY: tool-check
-tool-check: $(TOOL_SUITES)  ## the suites of the re-solve tool
-	@for s in $^; do $$s --chunks build/tool/.places || exit 1; done
+tool-check: $(TOOL_SUITES) $(WATCH_SUITES) $(RESOLVE) \
+    build/tool/deaf.so  ## the suites of the re-solve tool
+	+@$(ONE)=5 suites program
+	@for s in $(TOOL_SUITES) $(WATCH_SUITES); do \
+	    $$s --program $(RESOLVE) --chunks build/tool/.places || exit 1; done
 
 build/plain.files: $(NW) $(TANGLE)
 	@$(TANGLE) --out build/plain $(NW) > $@

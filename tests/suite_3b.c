@@ -2025,8 +2025,11 @@ static void stop_train(pid_t child, const char *log, int signal_number)
     struct timespec pause = { .tv_nsec = 5000000 };
     off_t size = size_of(log);
     int status;
-    for (int i = 0; i < 6000 && size_of(log) < size + 500; i++)
+    for (int i = 0; i < 6000 && size_of(log) < size + 500; i++) {
+        ck_assert_msg(waitpid(child, &status, WNOHANG) == 0,
+                      "the run ended by itself");
         nanosleep(&pause, NULL);
+    }
     ck_assert_int_ge(size_of(log), size + 500);
     kill(child, signal_number);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
