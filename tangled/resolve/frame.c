@@ -429,7 +429,7 @@ static void fit(struct page *page, int room)
     if (kept > most && most > 0) {
         free(lines->items[most - 1]);
         lines->items[most - 1] =
-            text_format("%s", page->frame->utf8 ? "\u2026" : "...");
+            text_format("%s", page->frame->utf8 ? "\u2026" : ">");
     }
     while (lines->count > most)
         free(lines->items[--lines->count]);
