@@ -7,7 +7,8 @@
 #include <unistd.h>
 #include "generate.h"
 #include "model_file.h"
-
+#include "chunked_prefill.h"
+#include "sampler.h"
 
 struct options {
     const char *model, *text, *ids;
@@ -16,7 +17,7 @@ struct options {
     uint64_t seed;
     int eos;
     bool json, stats;
-    
+    int prefill_chunk;           /* 0: not said */
 };
 
 static int read_options(const struct command *command, int argc,
@@ -46,7 +47,9 @@ static int read_options(const struct command *command, int argc,
             options->json = true;
         else if (strcmp(argv[i], "--stats") == 0)
             options->stats = true;
-        
+        else if (command_option(argc, argv, &i, "--prefill-chunk", &value))
+            status = command_int(command, "--prefill-chunk", value, 1, INT_MAX,
+                                 &options->prefill_chunk);
         else
             status = command_usage_error(command, "no option %s", argv[i]);
     }
@@ -115,17 +118,108 @@ static void print_json(const struct generate_output *output, int prompt)
 
 struct statistics {
     int prompt, generated;       /* tokens; an EOS is one */
-    
+    int prefill_calls, chunk_size, last_chunk;
 };
 
 static void print_statistics(const struct statistics *statistics)
 {
     fprintf(stderr, "tokens: %d of the prompt, %d generated\n",
             statistics->prompt, statistics->generated);
-    
+    if (statistics->prefill_calls > 0)
+        fprintf(stderr, "prefill: %d call%s of at most %d tokens, the last of"
+                " %d\n", statistics->prefill_calls,
+                statistics->prefill_calls == 1 ? "" : "s",
+                statistics->chunk_size, statistics->last_chunk);
 }
 
+static enum status choose(const struct generate_input *input,
+                          const float *logits, int vocab_size, int32_t *id,
+                          struct error *error)
+{
+    if (input->temperature > 0)
+        return sampler_sample(logits, vocab_size, input->temperature,
+                              input->generator, id, error);
+    enum status status = sampler_check(logits, vocab_size, error);
+    if (status == STATUS_OK)
+        *id = sampler_greedy(logits, vocab_size);
+    return status;
+}
 
+static enum status decode_in_chunks(struct request *request, int chunk_size,
+                                    const struct generate_input *input,
+                                    struct generate_output *text,
+                                    struct error *error)
+{
+    const int vocab_size = request_model(request)->vocab_size;
+    const int end = input->tokens + input->max_new_tokens;
+    const float *logits = NULL;
+    enum status status = request_prefill(request, text->ids, input->tokens,
+                                         chunk_size, &logits, error);
+    bool more = true;
+    while (status == STATUS_OK && more && text->tokens < end) {
+        int32_t *id = &text->ids[text->tokens];
+        if (text->tokens > input->tokens)
+            status = request_feed(request, id - 1, 1, true, &logits, error);
+        if (status == STATUS_OK)
+            status = choose(input, logits, vocab_size, id, error);
+        if (status == STATUS_OK) {
+            text->tokens++;
+            more = *id != input->eos_token_id;
+            if (input->on_step != NULL && !input->on_step(input->context, id, 1))
+                more = false;
+        }
+    }
+    return status;
+}
+
+static enum status generate_in_chunks(const struct options *options,
+                                      struct tiny_gpt *model,
+                                      const struct generate_input *input,
+                                      struct generate_output *output,
+                                      struct statistics *statistics,
+                                      struct error *error)
+{
+    const struct causal_lm lm = tiny_gpt_causal_lm(model);
+    const int tokens = input->tokens;
+    if (input->max_new_tokens > lm.context_length - tokens)
+        return error_set(error, STATUS_INVALID,
+                         "max_new_tokens: %d prompt tokens and %d new ones "
+                         "exceed context_length %d", tokens,
+                         input->max_new_tokens, lm.context_length);
+    if (!(input->temperature >= 0))
+        return error_set(error, STATUS_INVALID,
+                         "temperature: expected a finite number >= 0, got %g",
+                         input->temperature);
+    if (input->eos_token_id >= lm.vocab_size)
+        return error_set(error, STATUS_INVALID,
+                         "eos_token_id: expected %d or [0, %d), got %d",
+                         NO_EOS, lm.vocab_size, (int)input->eos_token_id);
+    const int chunk_size = options->prefill_chunk < tokens
+        ? options->prefill_chunk : tokens;
+    const int room = tokens + input->max_new_tokens;
+    struct request *request = NULL;
+    struct generate_output made = {
+        .ids = calloc((size_t)room, sizeof *made.ids), .batch = 1,
+        .tokens = tokens
+    };
+    if (made.ids == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %d ids", room);
+    memcpy(made.ids, input->ids, (size_t)tokens * sizeof *made.ids);
+    enum status status = request_new(&request, &lm, 1, room, chunk_size,
+                                     error);
+    if (status == STATUS_OK)
+        status = decode_in_chunks(request, chunk_size, input, &made, error);
+    statistics->prefill_calls = prefill_calls(tokens, chunk_size);
+    statistics->chunk_size = options->prefill_chunk;
+    statistics->last_chunk =
+        tokens - (statistics->prefill_calls - 1) * chunk_size;
+    request_free(&request);
+    if (status == STATUS_OK)
+        *output = made;
+    else
+        generate_output_free(&made);
+    return status;
+}
 
 static enum status continue_prompt(const struct options *options,
                                    struct tiny_gpt *model,
@@ -136,7 +230,9 @@ static enum status continue_prompt(const struct options *options,
 {
     (void)options;               /* says which of the runs it is to be */
     (void)statistics;
-    
+    if (options->prefill_chunk > 0)
+        return generate_in_chunks(options, model, input, output, statistics,
+                                  error);
     return tiny_gpt_generate(model, input, output, error);
 }
 
@@ -213,14 +309,16 @@ const struct command command_generate = {
     "usage: tinygpt generate --model DIR (--prompt TEXT | --prompt-ids IDS)\n"
     "                        --max-new-tokens N [--temperature X]\n"
     "                        [--seed S] [--eos ID] [--json] [--stats]\n"
-    
+    "                        [--prefill-chunk C]\n"
     "\n"
     "Continues the prompt by up to N tokens, greedily (temperature 0) or by\n"
     "sampling with the numbers of seed S (0). --eos stops at that id. TEXT\n"
     "is bytes and needs a vocabulary of 256; IDS are like 1,2,3. Text or\n"
     "ids appear as they are generated; --json gives {\"tokens\":[...]} with\n"
     "the new ids at the end. --stats counts on standard error.\n"
-    
+    "\n"
+    "--prefill-chunk feeds the prompt in calls of at most C tokens and decodes\n"
+    "in the storage of one request. The tokens are the same.\n"
     ,
     run
 };

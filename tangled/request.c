@@ -9,6 +9,7 @@ struct request {
     float *scratch;
     struct tensor logits;        /* [B,max_tokens,V] */
     int32_t *positions;          /* [B,max_tokens] */
+    int32_t *columns;            /* [B,max_tokens] ids of a chunk */
 };
 
 struct kv_cache *request_cache(struct request *request)
@@ -24,6 +25,7 @@ void request_free(struct request **request)
     free((*request)->scratch);
     tensor_free(&(*request)->logits);
     free((*request)->positions);
+    free((*request)->columns);
     free(*request);
     *request = NULL;
 }
@@ -46,6 +48,12 @@ static enum status make_room(struct request *request, struct error *error)
     if (request->scratch == NULL || request->positions == NULL)
         return error_set(error, STATUS_NO_MEMORY,
                          "no memory for calls of %d rows of %d tokens", batch,
+                         tokens);
+    request->columns = calloc((size_t)batch, (size_t)tokens
+                              * sizeof *request->columns);
+    if (request->columns == NULL)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no memory for the ids of %d rows of %d tokens", batch,
                          tokens);
     return STATUS_OK;
 }
@@ -130,4 +138,20 @@ enum status request_feed(struct request *request, const int32_t *ids,
     if (status == STATUS_OK)
         *logits = request->logits.data;
     return status;
+}
+
+
+const struct causal_lm *request_model(const struct request *request)
+{
+    return &request->lm;
+}
+
+int request_max_tokens(const struct request *request)
+{
+    return request->max_tokens;
+}
+
+int32_t *request_columns(struct request *request)
+{
+    return request->columns;
 }

@@ -29,4 +29,10 @@ enum status request_feed(struct request *request, const int32_t *ids,
                          int tokens, bool last_only, const float **logits,
                          struct error *error);
 
+/* What it runs and the most tokens a row of one call; borrowed. */
+const struct causal_lm *request_model(const struct request *request);
+int request_max_tokens(const struct request *request);
+/* Room for the ids [B,max_tokens] of a call. A feed does not touch it. */
+int32_t *request_columns(struct request *request);
+
 #endif

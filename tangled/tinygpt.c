@@ -12,6 +12,7 @@
 #include "command_route.h"
 #include "command_slots.h"
 #include "command_cache.h"
+#include "command_schedule.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -23,6 +24,7 @@ static const struct command *const commands[] = {
     &command_route,
     &command_slots,
     &command_cache,
+    &command_schedule,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

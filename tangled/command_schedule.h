@@ -1,0 +1,8 @@
+#ifndef COMMAND_SCHEDULE_H
+#define COMMAND_SCHEDULE_H
+
+#include "command.h"
+
+extern const struct command command_schedule;
+
+#endif
