@@ -13,6 +13,7 @@
 #include "command_slots.h"
 #include "command_cache.h"
 #include "command_schedule.h"
+#include "command_rope.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -25,6 +26,7 @@ static const struct command *const commands[] = {
     &command_slots,
     &command_cache,
     &command_schedule,
+    &command_rope,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
