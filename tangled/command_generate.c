@@ -123,6 +123,7 @@ struct statistics {
 
 static void print_statistics(const struct statistics *statistics)
 {
+    fflush(stdout);              /* the text comes first */
     fprintf(stderr, "tokens: %d of the prompt, %d generated\n",
             statistics->prompt, statistics->generated);
     if (statistics->prefill_calls > 0)
@@ -272,7 +273,8 @@ static int generate(const struct command *command,
         error_set(&error, STATUS_IO, "cannot write: %s", strerror(stream.failed));
     else if (options->json)
         print_json(&output, count);
-    else if (stream.vocab_size != BYTES || isatty(STDOUT_FILENO))
+    else if (stream.vocab_size != BYTES || options->stats
+             || isatty(STDOUT_FILENO))
         putchar('\n');
     statistics.generated = output.tokens - count;
     if (options->stats && stream.failed == 0)

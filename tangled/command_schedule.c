@@ -312,14 +312,14 @@ static int run(const struct command *command, int argc, char **argv)
 
 const struct command command_schedule = {
     "schedule", "who waits how long when prompts share the steps with chats",
-    "usage: tinygpt schedule [--budget M,M,...] [--slots S] [--chats D]\n"
-    "                        [--prompts R] [--every MS] [--call US]\n"
+    "usage: tinygpt schedule [--budget M,M,...] [--slots R] [--chats D]\n"
+    "                        [--prompts P] [--every MS] [--call US]\n"
     "                        [--token US] [--pair US] [--steps] [--json]\n"
     "       tinygpt schedule --measure DIR [--json]\n"
     "\n"
-    "D chats (4) have prompts of 8 tokens at time 0 and want 120 each. R\n"
+    "D chats (4) have prompts of 8 tokens at time 0 and want 120 each. P\n"
     "prompts (3) of 96 tokens follow, one every MS milliseconds (10), and want\n"
-    "16. A step feeds at most M tokens, to at most S requests (8). Printed, for\n"
+    "16. A step feeds at most M tokens, to at most R requests (8). Printed, for\n"
     "each M: from arrival to the first token, for the prompts; from token to\n"
     "token, for the chats; mean and worst, in milliseconds.\n"
     "\n"
