@@ -9,6 +9,7 @@
 #include "model_file.h"
 #include "chunked_prefill.h"
 #include "sampler.h"
+#include "speculative.h"
 
 struct options {
     const char *model, *text, *ids;
@@ -18,6 +19,8 @@ struct options {
     int eos;
     bool json, stats;
     int prefill_chunk;           /* 0: not said */
+    const char *draft;               /* a directory, or NULL */
+    int draft_tokens;                /* K, or 0 */
 };
 
 static int read_options(const struct command *command, int argc,
@@ -50,6 +53,11 @@ static int read_options(const struct command *command, int argc,
         else if (command_option(argc, argv, &i, "--prefill-chunk", &value))
             status = command_int(command, "--prefill-chunk", value, 1, INT_MAX,
                                  &options->prefill_chunk);
+        else if (command_option(argc, argv, &i, "--speculative", &value))
+            status = command_text(command, "--speculative", value, &options->draft);
+        else if (command_option(argc, argv, &i, "--draft-tokens", &value))
+            status = command_int(command, "--draft-tokens", value, 1, INT_MAX,
+                                 &options->draft_tokens);
         else
             status = command_usage_error(command, "no option %s", argv[i]);
     }
@@ -60,7 +68,12 @@ static int read_options(const struct command *command, int argc,
             "either --prompt TEXT or --prompt-ids IDS is needed");
     if (status == 0 && options->max_new_tokens < 0)
         status = command_usage_error(command, "--max-new-tokens N is needed");
-    
+    if (status == 0 && options->draft_tokens > 0 && options->draft == NULL)
+        status = command_usage_error(command,
+            "--draft-tokens K needs --speculative DIR");
+    if (status == 0 && options->draft != NULL && options->prefill_chunk > 0)
+        status = command_usage_error(command,
+            "--speculative has chunks of its own: leave out --prefill-chunk");
     return status;
 }
 
@@ -119,6 +132,8 @@ static void print_json(const struct generate_output *output, int prompt)
 struct statistics {
     int prompt, generated;       /* tokens; an EOS is one */
     int prefill_calls, chunk_size, last_chunk;
+    bool speculated;
+    struct speculative_counts speculation;
 };
 
 static void print_statistics(const struct statistics *statistics)
@@ -131,6 +146,14 @@ static void print_statistics(const struct statistics *statistics)
                 " %d\n", statistics->prefill_calls,
                 statistics->prefill_calls == 1 ? "" : "s",
                 statistics->chunk_size, statistics->last_chunk);
+    if (statistics->speculated) {
+        const struct speculative_counts *c = &statistics->speculation;
+        fprintf(stderr, "speculation: %d of %d proposals accepted (%.1f %%)\n"
+                "calls: %d of the target, %d of the draft\n", c->accepted,
+                c->proposed, 100.0 * c->accepted
+                                 / (c->proposed > 0 ? c->proposed : 1),
+                c->target_calls, c->draft_calls);
+    }
 }
 
 static enum status choose(const struct generate_input *input,
@@ -221,6 +244,34 @@ static enum status generate_in_chunks(const struct options *options,
         generate_output_free(&made);
     return status;
 }
+enum { DRAFT_TOKENS = 4 };
+
+static enum status generate_speculatively(const struct options *options,
+                                          const struct tiny_gpt *model,
+                                          const struct generate_input *input,
+                                          struct generate_output *output,
+                                          struct statistics *statistics,
+                                          struct error *error)
+{
+    struct tiny_gpt *small = NULL;
+    enum status status = tiny_gpt_load(&small, options->draft, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct causal_lm target = tiny_gpt_causal_lm(model);
+    const struct causal_lm draft = tiny_gpt_causal_lm(small);
+    struct speculative_output made = {0};
+    status = speculative_generate(&target, &draft, input,
+                                  options->draft_tokens > 0
+                                      ? options->draft_tokens : DRAFT_TOKENS,
+                                  &made, error);
+    tiny_gpt_free(&small);
+    if (status == STATUS_OK) {
+        *output = (struct generate_output){made.ids, 1, made.tokens};
+        statistics->speculated = true;
+        statistics->speculation = made.counts;
+    }
+    return status;
+}
 
 static enum status continue_prompt(const struct options *options,
                                    struct tiny_gpt *model,
@@ -234,6 +285,9 @@ static enum status continue_prompt(const struct options *options,
     if (options->prefill_chunk > 0)
         return generate_in_chunks(options, model, input, output, statistics,
                                   error);
+    if (options->draft != NULL)
+        return generate_speculatively(options, model, input, output, statistics,
+                                      error);
     return tiny_gpt_generate(model, input, output, error);
 }
 
@@ -312,6 +366,7 @@ const struct command command_generate = {
     "                        --max-new-tokens N [--temperature X]\n"
     "                        [--seed S] [--eos ID] [--json] [--stats]\n"
     "                        [--prefill-chunk C]\n"
+    "                        [--speculative DIR [--draft-tokens K]]\n"
     "\n"
     "Continues the prompt by up to N tokens, greedily (temperature 0) or by\n"
     "sampling with the numbers of seed S (0). --eos stops at that id. TEXT\n"
@@ -321,6 +376,10 @@ const struct command command_generate = {
     "\n"
     "--prefill-chunk feeds the prompt in calls of at most C tokens and decodes\n"
     "in the storage of one request. The tokens are the same.\n"
+    "\n"
+    "--speculative lets the model in DIR propose up to K tokens (4) at a time,\n"
+    "which --model checks in one call. At temperature 0 the text is the same as\n"
+    "without it, above 0 it is as likely.\n"
     ,
     run
 };
