@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include "error.h"
 
-/* First member of what is indexed, so that a node's address is its owner's. */
+/* First member of what is indexed: a node's address is its owner's. */
 struct lru_node {
     struct lru_node *older, *newer;   /* NULL: not in the order of use */
     struct lru_node *next;            /* of the same bucket */
@@ -18,7 +18,7 @@ struct lru_index {
     struct lru_node ring;             /* so an index must not be moved */
 };
 
-/* For about `capacity` nodes: more only make it slower. Unchanged on error. */
+/* For about `capacity` nodes: more make it slower. Unchanged on error. */
 enum status lru_index_new(struct lru_index *index, int capacity,
                           struct error *error);
 void lru_index_free(struct lru_index *index);

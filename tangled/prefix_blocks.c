@@ -56,7 +56,8 @@ static void copy_block(float *rows, const struct tensor *tensor, int block,
     for (int head = 0; head < tensor->shape[1]; head++) {
         float *here = rows + (size_t)head * size;
         float *there = tensor->data;
-        there += ((size_t)head * (size_t)tensor->shape[2] + (size_t)(k * block)) * row;
+        const size_t slots = (size_t)tensor->shape[2];
+        there += ((size_t)head * slots + (size_t)(k * block)) * row;
         memcpy(out ? there : here, out ? here : there, size * sizeof *here);
     }
 }

@@ -19,8 +19,8 @@ struct prefix_lease {           /* zero-initialise */
 
 /* Holds the longest stored prefix of the key's whole blocks: its blocks stay
    what they are until they are released. On a miss the lease is empty, and
-   need not be released. Refuses a lease that is in use and a cache that is not
-   made of blocks. */
+   need not be released. Refuses a lease that is in use and a cache that is
+   not made of blocks. */
 enum status prefix_blocks_lease(struct prefix_cache *cache,
                                 const struct prefix_key *key,
                                 struct prefix_lease *lease,

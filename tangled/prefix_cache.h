@@ -50,7 +50,7 @@ enum status prefix_cache_store(struct prefix_cache *cache,
                                struct error *error);
 
 struct prefix_match {       /* zero-initialise; the caller owns it */
-    int32_t cache_length;   /* tokens that were found: a multiple of B, or 0 */
+    int32_t cache_length;   /* tokens found: a multiple of B, or 0 */
     int32_t cache_start_position;
     struct past_key_values past;   /* [1,H,cache_length,D]; empty on a miss */
 };
@@ -70,6 +70,7 @@ struct prefix_cache_stats {
     uint64_t insertions, evictions;
     uint64_t lookups, hits, tokens_reused;
 };
-struct prefix_cache_stats prefix_cache_stats(const struct prefix_cache *cache);
+struct prefix_cache_stats
+prefix_cache_stats(const struct prefix_cache *cache);
 
 #endif

@@ -12,6 +12,8 @@
 #include "command_route.h"
 #include "command_slots.h"
 #include "command_cache.h"
+#include "command_chat.h"
+#include "command_prefix.h"
 #include "command_schedule.h"
 #include "command_rope.h"
 
@@ -25,6 +27,8 @@ static const struct command *const commands[] = {
     &command_route,
     &command_slots,
     &command_cache,
+    &command_chat,
+    &command_prefix,
     &command_schedule,
     &command_rope,
 };

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <sys/wait.h>
 #include "block_pool.h"
+#include "model_file.h"
 #include "prefix_blocks.h"
 
 #define MAKE prefix_blocks_new
@@ -245,13 +246,6 @@ START_TEST(eviction_takes_leaves_and_strands_no_child)
     for (int k = 0; k < 3; k++) {
         one_block((unsigned)(2 + k), others[k], &other[k]);
         store_text(cache, &other[k]);
-        struct prefix_lease lease = leased(cache, &other[k], 1);
-        struct prefix_lease rest = leased(cache, &chain, 2 - k);
-        expect_leased_rows(cache, &rest, &chain);
-        if (rest.count > 0)
-            release(cache, &rest);
-        expect_leased_rows(cache, &lease, &other[k]);
-        release(cache, &lease);
         expect_found(cache, chain, (2 - k) * BLOCK);
         for (int j = 0; j <= k; j++)
             expect_found(cache, other[j], BLOCK);
@@ -275,7 +269,6 @@ START_TEST(a_lease_prevents_eviction)
         store_text(cache, &other);
         expect_found(cache, other, BLOCK);
         expect_leased_rows(cache, &lease, &key);
-        expect_found(cache, key, 2 * BLOCK);
     }
     ck_assert_uint_eq(prefix_cache_stats(cache).evictions, 3);
     release(cache, &lease);
@@ -284,6 +277,34 @@ START_TEST(a_lease_prevents_eviction)
         store_text(cache, &other);
     }
     expect_found(cache, key, 0);
+    prefix_cache_free(&cache);
+}
+END_TEST
+
+/* Others come and go on a chain that is leased. */
+START_TEST(a_lookup_does_not_end_a_lease)
+{
+    struct prefix_cache *cache = prefix_made(MAKE, 3, NULL);
+    int32_t ids[2 * BLOCK], others[4][BLOCK];
+    struct prefix_key other;
+    text_ids(1, 2 * BLOCK, ids);
+    const struct prefix_key key = text(ids, 2 * BLOCK);
+    store_text(cache, &key);
+    struct prefix_lease lease = leased(cache, &key, 2);
+    for (int k = 0; k < 4; k++) {
+        struct prefix_lease second = leased(cache, &key, 2);
+        expect_found(cache, key, 2 * BLOCK);
+        store_text(cache, &key);
+        release(cache, &second);
+        for (int n = 0; n < 2; n++) {
+            one_block((unsigned)(2 + 2 * k + n), others[k], &other);
+            store_text(cache, &other);
+            expect_found(cache, other, BLOCK);
+            expect_leased_rows(cache, &lease, &key);
+        }
+        expect_found(cache, key, 2 * BLOCK);
+    }
+    release(cache, &lease);
     prefix_cache_free(&cache);
 }
 END_TEST
@@ -593,6 +614,98 @@ START_TEST(random_traces_with_equal_hashes_equal_a_plain_list)
 }
 END_TEST
 
+/* --------------------------------------------------------------- the bytes */
+
+/* K texts of s shared and t own blocks; returns what the allocator gave out
+   for cache and rows, less the book-keeping that a cache of capacity entries
+   with rows of no bytes would need, as an upper bound a piece. */
+static long bytes_of(prefix_maker *make, int s, int t, int branches,
+                     int entries, size_t *kv_bytes)
+{
+    int32_t ids[PREFIX_TEXT_MAX];
+    const long before = allocator_bytes();
+    struct prefix_cache *cache = prefix_made(make, entries, NULL);
+    text_ids(0, PREFIX_TEXT_MAX, ids);
+    for (int k = 0; k < branches; k++) {
+        text_ids((unsigned)(k + 1), t * BLOCK, ids + s * BLOCK);
+        const struct prefix_key key = text(ids, (s + t) * BLOCK);
+        struct past_key_values past = text_past(&key, (s + t) * BLOCK);
+        ck_assert_int_eq(prefix_cache_store(cache, &key, &past, NULL),
+                         STATUS_OK);
+        past_key_values_free(&past);
+    }
+    const long bytes = allocator_bytes() - before;
+    const struct prefix_cache_stats stats = prefix_cache_stats(cache);
+    ck_assert_int_eq(stats.entries, entries);
+    ck_assert_uint_eq(stats.evictions, 0);
+    *kv_bytes = stats.kv_bytes;
+    prefix_cache_free(&cache);
+    return bytes;
+}
+
+/* The allocator's count is the formula, and for each entry less than 1 kB of
+   keys, nodes and rounding. */
+START_TEST(branching_prompts_need_the_bytes_of_the_formulas)
+{
+    const size_t block = BLOCK * TOKEN_BYTES;
+    for (int s = 0; s <= 4; s += 2)
+        for (int t = 1; t <= 3; t++)
+            for (int branches = 1; branches <= 6; branches++) {
+                const int entries = s + branches * t;
+                size_t kv_bytes;
+                size_t want = (size_t)(s * (s + 1) / 2 + branches
+                                       * (s * t + t * (t + 1) / 2)) * block;
+                long bytes = bytes_of(prefix_snapshots_new, s, t, branches,
+                                      entries, &kv_bytes);
+                ck_assert_uint_eq(kv_bytes, want);
+                ck_assert_int_ge(bytes, (long)want);
+                ck_assert_int_le(bytes, (long)want + 1024 * entries + 1024);
+                want = (size_t)entries * block;
+                bytes = bytes_of(prefix_blocks_new, s, t, branches, entries,
+                                 &kv_bytes);
+                ck_assert_uint_eq(kv_bytes, want);
+                ck_assert_int_ge(bytes, (long)want);
+                ck_assert_int_le(bytes, (long)want + 256 * entries + 1024);
+            }
+}
+END_TEST
+
+START_TEST(the_command_prints_both_and_their_formulas)
+{
+    static const char *const want =
+        "branches  snapshots    formula     blocks    formula\n"
+        "       1       8960       8960       3584       3584\n"
+        "       2      15232      15232       5376       5376\n";
+    char directory[] = "/tmp/suite-10b-XXXXXX", line[300], got[1000];
+    const struct gpt_config config = {
+        .vocab_size = 11, .context_length = 4, .d_model = 14, .n_layers = 2,
+        .n_heads = 2, .d_ff = 3, .layer_norm_eps = 1e-5
+    };
+    struct error error = {0};
+    struct tiny_gpt *model = noisy_model(&config, 10);
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    expect_ok(tiny_gpt_save(model, directory, &error), &error);
+    tiny_gpt_free(&model);
+    snprintf(line, sizeof line, "'%s' prefix --model '%s' --block-size 4"
+             " --shared 8 --tail 10 --branches 2", harness_program(),
+             directory);
+    FILE *pipe = popen(line, "r");
+    ck_assert_ptr_nonnull(pipe);
+    got[fread(got, 1, sizeof got - 1, pipe)] = '\0';
+    const int status = pclose(pipe);
+    snprintf(line, sizeof line, "rm -r '%s'", directory);
+    ck_assert_int_eq(system(line), 0);
+    ck_assert_int_eq(status, 0);
+    ck_assert_str_eq(got, want);
+    snprintf(line, sizeof line, "'%s' prefix --branches 0 2> /dev/null",
+             harness_program());
+    ck_assert_int_eq(WEXITSTATUS(system(line)), 2);
+    snprintf(line, sizeof line, "'%s' prefix 2> /dev/null",
+             harness_program());
+    ck_assert_int_eq(WEXITSTATUS(system(line)), 2);
+}
+END_TEST
+
 /* -------------------------------------------------------------------- table */
 
 #define ONCE "free a block that has no reference left, once"
@@ -610,18 +723,18 @@ END_TEST
 
 static const struct test tests[] = {
     TEST(each_block_is_taken_once, 2, "a block is taken and retained"),
-    TEST(a_block_listed_twice_is_released_twice_or_not_at_all, 2, ONCE),
     TEST(a_released_block_cannot_be_released_again, 2, UNDO),
+    TEST(a_block_listed_twice_is_released_twice_or_not_at_all, 2, ONCE),
     TEST(free_and_used_blocks_are_all_blocks_after_any_trace, 2, UNDO),
     TEST(a_pool_refuses_no_blocks_and_survives_failed_allocations, 2,
          "a pool is made and freed"),
     TEST(a_cache_refuses_sizes_below_one_and_those_that_do_not_fit, 2,
          "refuse a block whose bytes do not fit"),
     TEST(a_new_cache_survives_each_failed_allocation, 2, ARRAYS),
-    TEST(partial_tails_create_no_entry, 2, "a text becomes a chain"),
     TEST(source_tensors_cannot_change_what_is_stored, 2, PLACE),
     TEST(returned_matches_cannot_change_what_is_stored, 2,
          "a chain is copied out"),
+    TEST(partial_tails_create_no_entry, 2, "a text becomes a chain"),
     TEST(namespace_and_absolute_start_are_part_of_the_key, 2, CHILD),
     TEST(ids_that_agree_in_a_byte_are_different_ids, 2, CHILD),
     TEST(equal_hashes_do_not_make_equal_prefixes, 2, CHILD),
@@ -637,8 +750,9 @@ static const struct test tests[] = {
     TEST(a_match_that_is_in_use_is_refused, 2, "look up and count"),
     TEST(eviction_takes_leaves_and_strands_no_child, 2, LEAF),
     TEST(a_growing_chain_does_not_evict_itself, 2, ADD),
-    TEST(shared_branches_share_one_physical_block, 2, WALK),
     TEST(a_lease_prevents_eviction, 2, HOLD),
+    TEST(a_lookup_does_not_end_a_lease, 2, ORDER),
+    TEST(shared_branches_share_one_physical_block, 2, WALK),
     TEST(a_store_keeps_what_fits_beside_the_leases, 2, HOLD),
     TEST(a_second_release_is_refused, 2, FORGET),
     TEST(leases_refuse_what_they_cannot_hold, 2,
@@ -654,12 +768,16 @@ static const struct test tests[] = {
     TEST(cached_suffix_and_final_kv_match_full_recomputation, 2,
          "a chain is copied out"),
     TEST(cached_suffix_logits_match_the_golden, 2, "a chain is copied out"),
+    TEST(a_prompt_is_published_whole, 2, "publish the whole prompt"),
     TEST(a_whole_prompt_hit_still_recomputes_one_block, 2,
          "look for what may be reused"),
     TEST(the_runner_keeps_namespaces_and_starts_apart, 2, CHILD),
     TEST(the_runner_refuses_what_the_model_would, 2, "a prompt is checked"),
     TEST(a_run_that_is_in_use_is_refused, 2, "look up, run, publish"),
     TEST(a_run_survives_each_failed_allocation, 2, "publish the whole prompt"),
+    TEST(branching_prompts_need_the_bytes_of_the_formulas, 2, ARRAYS),
+    TEST(the_command_prints_both_and_their_formulas, 2,
+         "what the formulas say"),
 };
 
 SUITE("chapter 10, shared blocks", tests);

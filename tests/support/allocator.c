@@ -1,7 +1,8 @@
 #include "allocator.h"
+#include <malloc.h>
 #include <stdlib.h>
 
-static long calls, live, fail_at;
+static long calls, live, bytes, fail_at;
 static bool failed;
 
 void *__real_malloc(size_t size);
@@ -23,30 +24,42 @@ static bool fails(void)
     return false;
 }
 
+/* Counts a block in, or out. */
+static void count(void *block, int sign)
+{
+    if (block == NULL)
+        return;
+    live += sign;
+    bytes += sign * (long)malloc_usable_size(block);
+}
+
 void *__wrap_malloc(size_t size)
 {
     void *block = fails() ? NULL : __real_malloc(size);
-    live += block != NULL;
+    count(block, 1);
     return block;
 }
 
-void *__wrap_calloc(size_t count, size_t size)
+void *__wrap_calloc(size_t items, size_t size)
 {
-    void *block = fails() ? NULL : __real_calloc(count, size);
-    live += block != NULL;
+    void *block = fails() ? NULL : __real_calloc(items, size);
+    count(block, 1);
     return block;
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
-    void *block = fails() ? NULL : __real_realloc(old, size);
-    live += old == NULL && block != NULL;
+    if (fails())
+        return NULL;
+    count(old, -1);
+    void *block = __real_realloc(old, size);
+    count(block != NULL ? block : old, 1);
     return block;
 }
 
 void __wrap_free(void *block)
 {
-    live -= block != NULL;
+    count(block, -1);
     __real_free(block);
 }
 
@@ -65,6 +78,11 @@ bool allocator_stop(void)
 long allocator_live(void)
 {
     return live;
+}
+
+long allocator_bytes(void)
+{
+    return bytes;
 }
 
 long allocator_calls(void)

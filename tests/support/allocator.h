@@ -27,6 +27,8 @@ void allocator_fail_at(long n);
 bool allocator_stop(void);
 /* Blocks allocated and not yet freed by code linked into the suite. */
 long allocator_live(void);
+/* Bytes that those blocks have, as the system rounds them. */
+long allocator_bytes(void);
 /* Allocations so far. */
 long allocator_calls(void);
 

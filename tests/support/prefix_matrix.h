@@ -104,32 +104,38 @@ START_TEST(equal_blocks_behind_different_ones_are_not_shared)
 }
 END_TEST
 
-START_TEST(namespace_and_absolute_start_are_part_of_the_key)
+static void keep_origins_apart(prefix_hash *hash)
 {
-    struct prefix_cache *cache = prefix_made(MAKE, 40, NULL);
-    int32_t ids[2 * BLOCK];
-    text_ids(1, 2 * BLOCK, ids);
+    struct prefix_cache *cache = prefix_made(MAKE, 40, hash);
+    int32_t ids[BLOCK];
+    text_ids(1, BLOCK, ids);
     const struct prefix_key keys[] = {
-        {{"ab", "c"}, 0, ids, 2 * BLOCK}, {{"a", "bc"}, 0, ids, 2 * BLOCK},
-        {{"ab", ""}, 0, ids, 2 * BLOCK}, {{"", "c"}, 0, ids, 2 * BLOCK},
-        {{"ab", "c"}, 1, ids, 2 * BLOCK}, {{"ab", "c"}, 4, ids, 2 * BLOCK},
-        {{"c", "ab"}, 0, ids, 2 * BLOCK}, {{"ab", "d"}, 0, ids, 2 * BLOCK}
+        {{"ab", "c"}, 0, ids, BLOCK}, {{"a", "bc"}, 0, ids, BLOCK},
+        {{"ab", ""}, 0, ids, BLOCK}, {{"", "c"}, 0, ids, BLOCK},
+        {{"ab", "c"}, 1, ids, BLOCK}, {{"ab", "c"}, 4, ids, BLOCK},
+        {{"c", "ab"}, 0, ids, BLOCK}, {{"ab", "d"}, 0, ids, BLOCK}
     };
     for (int k = 0; k < 8; k++) {
         for (int j = k; j < 8; j++)
             expect_found(cache, keys[j], 0);
         store_text(cache, &keys[k]);
         for (int j = 0; j <= k; j++)
-            expect_found(cache, keys[j], 2 * BLOCK);
+            expect_found(cache, keys[j], BLOCK);
     }
     char model[] = "ab", salt[] = "c";
-    const struct prefix_key again = {{model, salt}, 0, ids, 2 * BLOCK};
-    expect_found(cache, again, 2 * BLOCK);
+    const struct prefix_key again = {{model, salt}, 0, ids, BLOCK};
+    expect_found(cache, again, BLOCK);
     prefix_cache_free(&cache);
+}
+
+START_TEST(namespace_and_absolute_start_are_part_of_the_key)
+{
+    keep_origins_apart(NULL);
+    keep_origins_apart(equal_hashes);
 }
 END_TEST
 
-/* The same, and the two before it, when the hash says nothing. */
+/* All of the key counts, whatever the hash says. */
 START_TEST(equal_hashes_do_not_make_equal_prefixes)
 {
     struct prefix_cache *cache = prefix_made(MAKE, 40, equal_hashes);
@@ -177,27 +183,38 @@ END_TEST
 
 /* ---------------------------------------------------------------- ownership */
 
+/* Matches are freed only if the cache does not hand out the same twice: that
+   is the business of the next test. */
 START_TEST(source_tensors_cannot_change_what_is_stored)
 {
     struct error error = {0};
     struct prefix_cache *cache = prefix_made(MAKE, 20, NULL);
-    int32_t ids[2 * BLOCK], lent[2 * BLOCK];
+    struct prefix_match match = {0}, again = {0};
+    int32_t ids[BLOCK], lent[BLOCK];
     char model[] = "weights", salt[] = "tenant";
-    text_ids(1, 2 * BLOCK, ids);
+    text_ids(1, BLOCK, ids);
     memcpy(lent, ids, sizeof lent);
-    const struct prefix_key key = text(ids, 2 * BLOCK);
-    const struct prefix_key source = {{model, salt}, 0, lent, 2 * BLOCK};
-    struct past_key_values past = text_past(&key, 2 * BLOCK);
+    const struct prefix_key key = text(ids, BLOCK);
+    const struct prefix_key source = {{model, salt}, 0, lent, BLOCK};
+    struct past_key_values past = text_past(&key, BLOCK + 2);
     expect_ok(prefix_cache_store(cache, &source, &past, &error), &error);
     for (int l = 0; l < past.n_layers; l++)
         for (size_t k = 0; k < tensor_size(&past.layers[l].key); k++)
             past.layers[l].key.data[k] = past.layers[l].value.data[k] = -1;
     memset(lent, 0x55, sizeof lent);
     model[0] = salt[0] = 'x';
-    expect_found(cache, key, 2 * BLOCK);
+    expect_ok(prefix_cache_lookup(cache, &key, &match, &error), &error);
+    ck_assert_int_eq(match.cache_length, BLOCK);
+    expect_rows(&key, BLOCK, &match.past);
     past_key_values_free(&past);
-    expect_found(cache, key, 2 * BLOCK);
-    prefix_cache_free(&cache);
+    expect_ok(prefix_cache_lookup(cache, &key, &again, &error), &error);
+    ck_assert_int_eq(again.cache_length, BLOCK);
+    expect_rows(&key, BLOCK, &again.past);
+    if (match.past.layers != again.past.layers) {
+        prefix_match_free(&match);
+        prefix_match_free(&again);
+        prefix_cache_free(&cache);
+    }
 }
 END_TEST
 
@@ -205,23 +222,23 @@ START_TEST(returned_matches_cannot_change_what_is_stored)
 {
     struct error error = {0};
     struct prefix_cache *cache = prefix_made(MAKE, 20, NULL);
-    int32_t ids[2 * BLOCK];
-    text_ids(1, 2 * BLOCK, ids);
-    const struct prefix_key key = text(ids, 2 * BLOCK);
+    int32_t ids[BLOCK];
+    text_ids(1, BLOCK, ids);
+    const struct prefix_key key = text(ids, BLOCK);
     struct prefix_match match = {0}, other = {0};
     store_text(cache, &key);
     expect_ok(prefix_cache_lookup(cache, &key, &match, &error), &error);
     expect_ok(prefix_cache_lookup(cache, &key, &other, &error), &error);
     for (int l = 0; l < 2; l++)
-        for (int k = 0; k < 3 * 2 * BLOCK * 5; k++)
+        for (int k = 0; k < 3 * BLOCK * 5; k++)
             match.past.layers[l].key.data[k] =
                 match.past.layers[l].value.data[k] = -1;
-    expect_rows(&key, 2 * BLOCK, &other.past);
-    expect_found(cache, key, 2 * BLOCK);
+    expect_rows(&key, BLOCK, &other.past);
+    expect_found(cache, key, BLOCK);
     prefix_match_free(&match);
-    expect_found(cache, key, 2 * BLOCK);
+    expect_found(cache, key, BLOCK);
     prefix_cache_free(&cache);
-    expect_rows(&key, 2 * BLOCK, &other.past);
+    expect_rows(&key, BLOCK, &other.past);
     prefix_match_free(&other);
 }
 END_TEST
@@ -666,7 +683,6 @@ START_TEST(cached_suffix_and_final_kv_match_full_recomputation)
             ids[1][common] = (ids[0][common] + 1) % 13;
             expect_run(&served, 1, ids[0], 8, 0);
             expect_run(&served, 1, ids[1], 8, common / block * block);
-            expect_run(&served, 1, ids[0], 5, 4 / block * block);
             expect_run(&served, 0, ids[0], 8, 0);
             serve_no_more(&served);
         }
@@ -708,6 +724,27 @@ START_TEST(a_whole_prompt_hit_still_recomputes_one_block)
         expect_run(&served, 0, ids, 2 * block, block);
         expect_run(&served, 0, ids, 2 * block + 1, 2 * block);
         expect_run(&served, 0, ids, 1, 0);
+        serve_no_more(&served);
+    }
+}
+END_TEST
+
+/* What was run behind a match is stored with what is before it, and under
+   no other name. */
+START_TEST(a_prompt_is_published_whole)
+{
+    for (int block = 1; block <= 3; block++) {
+        struct served served;
+        serve(&served, cached_noise(), block);
+        int32_t ids[8];
+        memcpy(ids, served.cached.ids, sizeof ids);
+        expect_run(&served, 0, ids, 4, 0);
+        ids[7] = (ids[7] + 1) % 13;
+        expect_run(&served, 0, ids, 8, 4 / block * block);
+        ids[7] = (ids[7] + 1) % 13;
+        expect_run(&served, 0, ids, 8, 7 / block * block);
+        const int reused = 4 / block * block;
+        expect_run(&served, 0, ids + reused, 8 - reused, 0);
         serve_no_more(&served);
     }
 }
