@@ -699,6 +699,7 @@ static void note_heading(struct page *p, int line, const char *s)
             struct section *other = p->sections.at[i];
             same += strcmp(slug(other->title), base) == 0;
         }
+        put(&id, isdigit((unsigned char)*base) ? "part-" : "");
         put(&id, base);
         if (same > 0)
             putf(&id, "-%d", same + 1);
@@ -1783,14 +1784,25 @@ static void open_stage(struct text *t, const struct stage *s)
          "data-minutes=\"%d\"\ndata-folds=\"%s\"\ndata-holes=\"%s\">\n"
          "~~~\n\n", s->key, budget(s), str(&folds), str(&holes));
 }
+static void form_label(struct text *t, const struct page *p,
+                       const struct stage *s)
+{
+    put(t, p->slug);
+    if (p->stages.n > 1)
+        putf(t, "-%s", s->key);
+}
+
 static void close_stage(struct text *t, const struct page *p,
                         const struct stage *s)
 {
-    if (s->blanks.n > 0)
+    if (s->blanks.n > 0) {
         putf(t, "Begin with\n:   `<code>make blank-%s</code> <button "
              "type=\"button\" class=\"copy\">copy the command</button>`"
              "{=html}`\\texttt{make blank-%s}, or with the form on p.\\,"
-             "\\pageref{form:%s}`{=latex}\n\n", s->key, s->key, p->slug);
+             "\\pageref{form:", s->key, s->key);
+        form_label(t, p, s);
+        put(t, "}`{=latex}\n\n");
+    }
     put(t, "~~~{=html}\n<div class=\"controls\">\n");
     if (budget(s) > 0)
         putf(t, "<span class=\"clock\" role=\"timer\" aria-label=\"Time "
@@ -2171,14 +2183,12 @@ static const struct block *prose_before(const struct page *p,
     return prose;
 }
 static void form_blank(struct text *t, const struct page *p,
-                       const struct stage *s, const struct blank *b,
-                       size_t room)
+                       const struct blank *b, size_t room)
 {
     int lines;
     const struct block *prose = prose_before(p, b->body, &lines);
     const struct chunk *c = b->body->definitions.at[0];
     put(t, "`\\nwformblank{");
-    putf(t, "%s}{", p->stages.n > 1 ? s->key : "");
     tex_name(t, b->chunk);
     putf(t, "}{%s}{%s}{%d}{`{=latex}", c->anchor, c->number,
          lines > 0 ? lines : 1);
@@ -2187,27 +2197,22 @@ static void form_blank(struct text *t, const struct page *p,
         putf(t, " Leaves `%s` behind.", b->declares);
     put(t, "`}`{=latex}\n\n");
 }
-static void form(struct text *t, const struct page *p)
+static void form(struct text *t, const struct page *p, const struct stage *s)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < p->stages.n; i++)
-        count += ((const struct stage *)p->stages.at[i])->blanks.n;
+    const size_t count = s->blanks.n;
     if (count == 0)
         return;
     size_t room = FORM_LETTERS / count < 420 ? FORM_LETTERS / count : 420;
     put(t, "\n::: form\n~~~{=latex}\n\\nwformtitle{");
     escape(t, tex_escapes, p->title, strlen(p->title));
-    putf(t, "}{%s}\n~~~\n\n", p->slug);
-    for (size_t i = 0; i < p->stages.n; i++) {
-        const struct stage *s = p->stages.at[i];
-        putf(t, "`\\nwformstage{%s}{%s}{%d}{`{=latex}%s`}`{=latex}\n\n",
-             s->key, s->title ? s->title : "", budget(s),
-             s->stop ? s->stop : "");
-        for (size_t k = 0; k < s->blanks.n; k++) {
-            const struct blank *b = s->blanks.at[k];
-            if (b->body != NULL)
-                form_blank(t, p, s, b, room);
-        }
+    put(t, "}{");
+    form_label(t, p, s);
+    putf(t, "}\n~~~\n\n`\\nwformstage{%s}{%s}{%d}{`{=latex}%s`}`{=latex}\n\n",
+         s->key, s->title ? s->title : "", budget(s), s->stop ? s->stop : "");
+    for (size_t k = 0; k < count; k++) {
+        const struct blank *b = s->blanks.at[k];
+        if (b->body != NULL)
+            form_blank(t, p, b, room);
     }
     put(t, ":::\n");
 }
@@ -2273,7 +2278,8 @@ static void write_page(struct page *p)
         else
             emit_prose(&w, b);
     }
-    form(&t, p);
+    for (size_t i = 0; i < p->stages.n; i++)
+        form(&t, p, p->stages.at[i]);
     write_markdown(p->slug, &t);
 }
 static void write_bodies(const struct page *p)

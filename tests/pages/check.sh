@@ -96,14 +96,16 @@ form_pages() {  # form_pages BOOK.txt "Chapter 5"
         index($0, chapter " ") { gsub(/\n/, " "); print }' "$1"
 }
 
-form_is_a_page() {  # form_is_a_page BOOK.txt CHAPTER.md
-    local chapter want page pages
+form_is_a_page() {  # form_is_a_page BOOK.txt CHAPTER.md: one for each stage
+    local chapter want page pages stages
     chapter=$(sed -n 's/^\\nwchapter{\(.*\)}{\(.*\)}$/\1 \2/p' "$2")
     want=$(grep -c '^`\\nwformblank' "$2")
     form_pages "$1" "$chapter" > "$scratch/form"
     pages=$(wc -l < "$scratch/form")
-    [ "$pages" -eq 1 ] || { echo "$chapter: $pages forms"; return 1; }
-    grep -q 'First wrong' "$scratch/form" && grep -q 'Date' "$scratch/form" ||
+    stages=$(grep -c '^\\nwformtitle' "$2")
+    [ "$pages" -eq "$stages" ] ||
+        { echo "$chapter: $pages forms for $stages stages"; return 1; }
+    [ "$(grep -c 'Date.*First wrong' "$scratch/form")" -eq "$stages" ] ||
         { echo "$chapter: the last line is not on the page"; return 1; }
     page=$(grep -o '⟨' "$scratch/form" | wc -l)
     [ "$page" -eq "$want" ] ||
@@ -115,12 +117,12 @@ forms() {  # forms BOOK.pdf DIRECTORY-OF-MARKDOWN
     pdftotext "$1" "$scratch/book.txt"
     for md in "$2"/*.md; do
         grep -q '^\\nwformtitle' "$md" || continue
-        count=$((count + 1))
+        count=$((count + $(grep -c '^\\nwformtitle' "$md")))
         check "the form of $md" form_is_a_page "$scratch/book.txt" "$md"
     done
     all=$(awk -v RS='\f' 'toupper($0) ~ /BLANK FORM/ && /First wrong/' \
         ORS='\f' "$scratch/book.txt" | tr -cd '\f' | wc -c)
-    check "$1: a form for each chapter with blanks, and no other" \
+    check "$1: a form for each stage with blanks, and no other" \
         [ "$all" -eq "$count" ]
 }
 
