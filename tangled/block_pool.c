@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 struct block_pool {
-    int count;                  /* N */
+    int count;                  /* E */
     int available;
-    int32_t *stack;             /* [N] the first `available` are free */
-    int32_t *references;        /* [N] */
+    int32_t *stack;             /* [E] the first `available` are free */
+    int32_t *references;        /* [E] */
 };
 
 enum status block_pool_new(struct block_pool **pool, int count,

@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include "error.h"
 
-/* Blocks 0 … N-1, each free or with references. free + used = N. */
+/* Blocks 0 … E-1, each free or with references. free + used = E. */
 struct block_pool;
 
 /* All free. The caller owns it. Refuses a count below 1. */

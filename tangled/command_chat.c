@@ -269,7 +269,7 @@ const struct command command_chat = {
     "chat", "a conversation whose prompts share their prefix",
     "usage: tinygpt chat --model DIR --max-new-tokens N [--system TEXT]\n"
     "                    [--prompt TEXT]... [--prefix-cache KIND]\n"
-    "                    [--block-size B] [--capacity C] [--stats]\n"
+    "                    [--block-size G] [--capacity E] [--stats]\n"
     "\n"
     "Each --prompt, or else each line of standard input, is a turn. It is\n"
     "put behind the conversation so far, all of that is the prompt, and a\n"

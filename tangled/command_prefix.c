@@ -153,12 +153,12 @@ static int run(const struct command *command, int argc, char **argv)
 
 const struct command command_prefix = {
     "prefix", "what snapshots and shared blocks hold",
-    "usage: tinygpt prefix --model DIR [--block-size B] [--shared TOKENS]\n"
+    "usage: tinygpt prefix --model DIR [--block-size G] [--shared TOKENS]\n"
     "                      [--tail TOKENS] [--branches K]\n"
     "\n"
     "Stores K prompts that share their first TOKENS tokens (64) and have a\n"
     "tail of their own (32), and prints after each the bytes of keys and\n"
     "values that a cache of snapshots holds and one of blocks, each beside\n"
-    "its formula. B is 16, K is 8; all sizes are at most 65536.\n",
+    "its formula. G is 16, K is 8; all sizes are at most 65536.\n",
     run
 };

@@ -15,9 +15,9 @@ struct blocks {
     struct prefix_cache base;
     struct lru_index index;
     struct block_pool *pool;
-    struct shared_block *blocks;       /* [N] */
-    int32_t *ids;               /* [N,B] */
-    float *rows;                /* [N,L,2,H,B,D] */
+    struct shared_block *blocks;       /* [E] */
+    int32_t *ids;               /* [E,G] */
+    float *rows;                /* [E,L,2,H,G,D] */
     struct lease *leases;           /* the live ones */
     uint64_t last_number;
 };
@@ -33,7 +33,7 @@ static int32_t *ids_of(const struct blocks *cache, int block)
     return cache->ids + (size_t)block * size;
 }
 
-/* [H,B,D]: part 0 is the key, 1 the value. */
+/* [H,G,D]: part 0 is the key, 1 the value. */
 static float *rows_of(const struct blocks *cache, int block, int layer,
                       int part)
 {

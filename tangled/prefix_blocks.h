@@ -4,7 +4,7 @@
 #include "block_pool.h"
 #include "prefix_cache.h"
 
-/* Blocks that prefixes share; capacity is their number N. The caller owns the
+/* Blocks that prefixes share; capacity is their number E. The caller owns the
    cache. A store keeps the beginning of a text when leases leave no room for
    all of it. Refuses a size below 1; unchanged on error. */
 enum status prefix_blocks_new(struct prefix_cache **cache,
@@ -13,7 +13,7 @@ enum status prefix_blocks_new(struct prefix_cache **cache,
 
 struct prefix_lease {           /* zero-initialise */
     uint64_t number;            /* 0: none */
-    int count;                  /* blocks; count * B tokens */
+    int count;                  /* blocks; count * G tokens */
     const int32_t *blocks;      /* [count] borrowed until the release */
 };
 
@@ -32,7 +32,7 @@ enum status prefix_blocks_release(struct prefix_cache *cache,
                                   struct prefix_lease *lease,
                                   struct error *error);
 
-/* [H,B,D] of one block in one layer; NULL when there is no such block or
+/* [H,G,D] of one block in one layer; NULL when there is no such block or
    layer. */
 const float *prefix_blocks_key(const struct prefix_cache *cache, int block,
                                int layer);

@@ -24,7 +24,7 @@ typedef uint64_t prefix_hash(uint64_t before, const void *bytes,
 
 struct prefix_cache_options {
     struct cache_shape shape;   /* of every K/V in it */
-    int block_size;             /* B, in tokens */
+    int block_size;             /* G, in tokens */
     int capacity;               /* entries at most: snapshots, or blocks */
     prefix_hash *hash;          /* NULL: a good one */
 };
@@ -40,7 +40,7 @@ void prefix_cache_free(struct prefix_cache **cache);
 const struct prefix_cache_options *
 prefix_cache_options(const struct prefix_cache *cache);
 
-/* Keeps the prefixes of B, 2B, ... <= tokens ids. past [1,H,S,D] holds the
+/* Keeps the prefixes of G, 2G, ... <= tokens ids. past [1,H,S,D] holds the
    rows of all of them, tokens <= S; it is copied. Prefixes that are there
    already become the most recently used. Refuses a malformed key and a past
    of another shape; on an error the cache holds what it held. */
@@ -50,12 +50,12 @@ enum status prefix_cache_store(struct prefix_cache *cache,
                                struct error *error);
 
 struct prefix_match {       /* zero-initialise; the caller owns it */
-    int32_t cache_length;   /* tokens found: a multiple of B, or 0 */
+    int32_t cache_length;   /* tokens found: a multiple of G, or 0 */
     int32_t cache_start_position;
     struct past_key_values past;   /* [1,H,cache_length,D]; empty on a miss */
 };
 
-/* The longest stored prefix of the key's first B*floor(tokens/B) ids, as a
+/* The longest stored prefix of the key's first G*floor(tokens/G) ids, as a
    copy of its own. A miss is no error. Refuses a malformed key and a match
    that is in use, which is unchanged then. */
 enum status prefix_cache_lookup(struct prefix_cache *cache,

@@ -10,12 +10,12 @@ struct prefix_runner {          /* borrows all three */
     struct prefix_cache_namespace namespace;
 };
 
-/* Tokens of a prompt that may come from a cache: B * floor((T-1)/B), which
+/* Tokens of a prompt that may come from a cache: G * floor((T-1)/G), which
    leaves at least one to run. 0 for no tokens. */
 int prefix_reusable(int tokens, int block_size);
 
 struct prefix_run {             /* zero-initialise; the caller owns it */
-    int tokens_reused;          /* R, a multiple of B below T */
+    int tokens_reused;          /* R, a multiple of G below T */
     struct cache_aware_output output;   /* logits [1,T-R,V] of the last T-R
                                     tokens, past_key_values [1,H,T,D] */
 };

@@ -5,8 +5,8 @@
 
 struct entry {
     struct lru_node node;
-    struct prefix_key key;          /* owned: L' ids */
-    struct past_key_values past;    /* owned: [1,H,L',D] */
+    struct prefix_key key;          /* owned: m ids */
+    struct past_key_values past;    /* owned: [1,H,m,D] */
 };
 
 struct snapshots {
@@ -60,7 +60,7 @@ static struct entry *find(const struct snapshots *cache, uint64_t hash,
 }
 
 struct boundary {
-    uint64_t hash;          /* of the first (n + 1) B tokens */
+    uint64_t hash;          /* of the first (n + 1) G tokens */
     struct entry *entry;    /* found or made; NULL so far */
     bool made;
 };

@@ -737,13 +737,14 @@ START_TEST(a_prompt_is_published_whole)
         struct served served;
         serve(&served, cached_noise(), block);
         int32_t ids[8];
+        const int reused = 4 / block * block;
         memcpy(ids, served.cached.ids, sizeof ids);
+        ids[reused] = (ids[0] + 1) % 13;
         expect_run(&served, 0, ids, 4, 0);
         ids[7] = (ids[7] + 1) % 13;
-        expect_run(&served, 0, ids, 8, 4 / block * block);
+        expect_run(&served, 0, ids, 8, reused);
         ids[7] = (ids[7] + 1) % 13;
         expect_run(&served, 0, ids, 8, 7 / block * block);
-        const int reused = 4 / block * block;
         expect_run(&served, 0, ids + reused, 8 - reused, 0);
         serve_no_more(&served);
     }
