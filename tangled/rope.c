@@ -20,16 +20,12 @@ static double angle(int32_t position, int i, int head_dim, double theta)
     return position * pow(theta, -2.0 * i / head_dim);
 }
 
-static void turn_row(float *x, int head_dim, const float *turns)
+static void turn_pair(float *x, int half, int i, float cosine, float sine)
 {
-    const int half = head_dim / 2;
-    for (int i = 0; i < half; i++) {
-        const float cosine = turns[i], sine = turns[half + i];
-        float *const a = &x[i], *const b = &x[i + half];
-        const float first = *a, second = *b;
-        *a = first * cosine - second * sine;
-        *b = second * cosine + first * sine;
-    }
+    float *const a = &x[i], *const b = &x[i + half];
+    const float first = *a, second = *b;
+    *a = first * cosine - second * sine;
+    *b = second * cosine + first * sine;
 }
 
 void rope_turns(const int32_t *positions, int tokens, int head_dim,
@@ -47,9 +43,13 @@ void rope_turns(const int32_t *positions, int tokens, int head_dim,
 void rope_turn(float *x, int heads, int tokens, int head_dim,
                const float *turns)
 {
-    for (int h = 0; h < heads; h++)
-        for (int t = 0; t < tokens; t++, x += head_dim)
-            turn_row(x, head_dim, turns + (ptrdiff_t)t * head_dim);
+    const int half = head_dim / 2;
+    for (int h = 0; h < heads; h++) {
+        const float *turn = turns;
+        for (int t = 0; t < tokens; t++, x += head_dim, turn += head_dim)
+            for (int i = 0; i < half; i++)
+                turn_pair(x, half, i, turn[i], turn[half + i]);
+    }
 }
 
 void rope_rotate(float *x, int heads, int tokens, int head_dim,
@@ -59,13 +59,9 @@ void rope_rotate(float *x, int heads, int tokens, int head_dim,
     for (int t = 0; t < tokens; t++)
         for (int i = 0; i < half; i++) {
             const double turn = angle(positions[t], i, head_dim, theta);
-            const float turns[2] = {(float)cos(turn), (float)sin(turn)};
-            for (int h = 0; h < heads; h++) {
-                float *a = x + ((ptrdiff_t)h * tokens + t) * head_dim + i, *b = a + half;
-                const float cosine = turns[0], sine = turns[1];
-                const float first = *a, second = *b;
-                *a = first * cosine - second * sine;
-                *b = second * cosine + first * sine;
-            }
+            const float cosine = (float)cos(turn), sine = (float)sin(turn);
+            for (int h = 0; h < heads; h++)
+                turn_pair(x + ((ptrdiff_t)h * tokens + t) * head_dim, half,
+                          i, cosine, sine);
         }
 }
