@@ -8,6 +8,8 @@
 #include <unistd.h>
 #include "chunked_prefill.h"
 #include "model_file.h"
+#include "prefix_blocks.h"
+#include "prefix_cache.h"
 #include "schedule.h"
 #include "schedule_study.h"
 #include "support/allocator.h"
@@ -1017,6 +1019,228 @@ START_TEST(a_prompt_may_fill_the_request_and_not_outgrow_it)
 END_TEST
 
 
+/* ------------------------------------------------- behind a prefix of another */
+
+enum { START = 3, SHARED = 5, BLOCK = 2, MATCH = 4, LONG = T + 3 };
+
+/* Row 0's prompt has been computed and stored; another text shares its first
+   five tokens, of which blocks of two leave four. */
+struct reuse {
+    struct prompt prompt;
+    struct prefix_cache *cache;
+    struct prefix_key key;
+    struct prefix_match match;
+    int32_t ids[LONG], positions[LONG];
+    struct cache_aware_output cold;          /* of all LONG tokens */
+};
+
+static struct cache_aware_input text_of(const struct reuse *reuse, int from,
+                                        int to)
+{
+    return (struct cache_aware_input){
+        .ids = reuse->ids + from, .positions = reuse->positions + from,
+        .batch = 1, .tokens = to - from, .use_cache = true
+    };
+}
+
+static void store_stranger(struct reuse *reuse)
+{
+    int32_t positions[T];
+    for (int t = 0; t < T; t++)
+        positions[t] = START + t;
+    const struct cache_aware_input input = {
+        .ids = reuse->prompt.ids, .positions = positions, .batch = 1,
+        .tokens = T, .use_cache = true
+    };
+    struct cache_aware_output output = in_one_call(&reuse->prompt, &input);
+    struct prefix_key key = reuse->key;
+    key.ids = reuse->prompt.ids;
+    key.tokens = T;
+    expect_ok(prefix_cache_store(reuse->cache, &key, &output.past_key_values,
+                                 &error), &error);
+    cache_aware_output_free(&output);
+}
+
+static void reuse_open(struct reuse *reuse, bool blocks)
+{
+    *reuse = (struct reuse){
+        .prompt = new_prompt(),
+        .key = {.namespace = {"suite 11", ""}, .start = START}
+    };
+    const struct prefix_cache_options options = {
+        .shape = reuse->prompt.lm.cache, .block_size = BLOCK, .capacity = 8
+    };
+    expect_ok((blocks ? prefix_blocks_new : prefix_snapshots_new)(
+                  &reuse->cache, &options, &error), &error);
+    store_stranger(reuse);
+    for (int t = 0; t < LONG; t++) {
+        reuse->positions[t] = START + t;
+        reuse->ids[t] = t < SHARED ? reuse->prompt.ids[t]
+            : (reuse->prompt.ids[t % T] + 1) % V;
+    }
+    reuse->key.ids = reuse->ids;
+    reuse->key.tokens = T - 1;               /* one is left to run */
+    expect_ok(prefix_cache_lookup(reuse->cache, &reuse->key, &reuse->match,
+                                  &error), &error);
+    ck_assert_int_eq(reuse->match.cache_length, MATCH);
+    ck_assert_int_eq(reuse->match.cache_start_position, START);
+    const struct cache_aware_input whole_text = text_of(reuse, 0, LONG);
+    reuse->cold = in_one_call(&reuse->prompt, &whole_text);
+}
+
+static void reuse_close(struct reuse *reuse)
+{
+    cache_aware_output_free(&reuse->cold);
+    prefix_match_free(&reuse->match);
+    prefix_cache_free(&reuse->cache);
+    prompt_close(&reuse->prompt);
+}
+
+/* Rows from … of the cold run. */
+static void expect_cold_logits(const struct reuse *reuse, const float *logits,
+                               int from, int count)
+{
+    expect_same_bits("logits", logits, reuse->cold.logits.data + from * V,
+                     (size_t)(count * V) * sizeof (float));
+}
+
+START_TEST(chunks_go_on_behind_a_prefix_match)
+{
+    for (int blocks = 0; blocks < 2; blocks++) {
+        struct reuse reuse;
+        reuse_open(&reuse, blocks);
+        for (int chunk_size = 1; chunk_size <= LONG - MATCH + 1;
+             chunk_size++) {
+            struct cache_aware_input rest = text_of(&reuse, MATCH, LONG);
+            rest.past = &reuse.match.past;
+            rest.cache_lengths = &reuse.match.cache_length;
+            rest.cache_start_positions = &reuse.match.cache_start_position;
+            struct cache_aware_output output =
+                in_chunks(&reuse.prompt.lm, &rest, chunk_size);
+            expect_cold_logits(&reuse, output.logits.data, MATCH,
+                               LONG - MATCH);
+            expect_equal_caches("behind a match", &output.past_key_values,
+                                &reuse.cold.past_key_values);
+            cache_aware_output_free(&output);
+        }
+        reuse_close(&reuse);
+    }
+}
+END_TEST
+
+/* What the request holds is the cold run's first `tokens` tokens. */
+static void expect_cold_cache(const struct reuse *reuse,
+                              const struct kv_cache *cache, int tokens)
+{
+    struct past_key_values now = {0}, prefix = {0};
+    int32_t length, start;
+    expect_ok(kv_cache_snapshot(cache, &now, &length, &start, &error),
+              &error);
+    expect_ok(past_key_values_prefix(&reuse->cold.past_key_values, tokens,
+                                     &prefix, &error), &error);
+    ck_assert_int_eq(length, tokens);
+    ck_assert_int_eq(start, START);
+    expect_equal_caches("the request's cache", &now, &prefix);
+    past_key_values_free(&now);
+    past_key_values_free(&prefix);
+}
+
+/* Prefix cache, request, chunks, then token by token. */
+START_TEST(a_request_goes_on_from_a_prefix_match_in_chunks_and_tokens)
+{
+    for (int blocks = 0; blocks < 2; blocks++) {
+        struct reuse reuse;
+        struct request *request = NULL;
+        reuse_open(&reuse, blocks);
+        expect_ok(request_new(&request, &reuse.prompt.lm, 1, LONG, 2,
+                              &error), &error);
+        for (int chunk_size = 1; chunk_size <= 2; chunk_size++) {
+            const float *logits = NULL;
+            expect_ok(kv_cache_load(request_cache(request), &reuse.match.past,
+                                    &reuse.match.cache_length,
+                                    &reuse.match.cache_start_position,
+                                    &error), &error);
+            expect_ok(request_prefill(request, reuse.ids + MATCH, T - MATCH,
+                                      chunk_size, &logits, &error), &error);
+            expect_cold_logits(&reuse, logits, T - 1, 1);
+            expect_cold_cache(&reuse, request_cache(request), T);
+            for (int t = T; t < LONG; t++) {
+                expect_ok(request_feed(request, reuse.ids + t, 1, true,
+                                       &logits, &error), &error);
+                expect_cold_logits(&reuse, logits, t, 1);
+            }
+            expect_cold_cache(&reuse, request_cache(request), LONG);
+        }
+        request_free(&request);
+        reuse_close(&reuse);
+    }
+}
+END_TEST
+
+/* recent [1,H,count,D] = slots from … of past [1,H,LONG,D]. */
+static struct past_key_values slots_of(const struct causal_lm *lm,
+                                       const struct past_key_values *past,
+                                       int from, int count)
+{
+    struct past_key_values recent = {0};
+    const struct gpt_config shape = cache_shape_config(&lm->cache);
+    const int dim = lm->cache.head_dim;
+    expect_ok(past_key_values_new(&recent, &shape, 1, count, &error), &error);
+    for (int l = 0; l < past->n_layers; l++)
+        for (int part = 0; part < 2; part++)
+            for (int h = 0; h < lm->cache.n_kv_heads; h++) {
+                const struct layer_kv *in = &past->layers[l];
+                const struct tensor *source = part ? &in->value : &in->key;
+                const struct layer_kv *out = &recent.layers[l];
+                memcpy((part ? out->value : out->key).data + h * count * dim,
+                       source->data + (h * source->shape[2] + from) * dim,
+                       (size_t)(count * dim) * sizeof (float));
+            }
+    return recent;
+}
+
+/* The way of the lab: the functional form over the request's views, and its
+   suffix appended at explicit positions; then the whole is stored again. */
+START_TEST(a_suffix_in_chunks_is_appended_to_the_cache_that_it_read)
+{
+    for (int blocks = 0; blocks < 2; blocks++) {
+        struct reuse reuse;
+        struct kv_cache *cache = NULL;
+        reuse_open(&reuse, blocks);
+        expect_ok(kv_cache_from_past(&cache, &reuse.match.past,
+                                     &reuse.match.cache_length,
+                                     &reuse.match.cache_start_position, LONG,
+                                     &error), &error);
+        const struct kv_inputs inputs = kv_cache_inputs(cache);
+        struct cache_aware_input rest = text_of(&reuse, MATCH, LONG);
+        rest.past = inputs.past;
+        rest.cache_lengths = inputs.lengths;
+        rest.cache_start_positions = inputs.starts;
+        struct cache_aware_output output = in_chunks(&reuse.prompt.lm, &rest,
+                                                     2);
+        expect_cold_cache(&reuse, cache, MATCH);
+        struct past_key_values recent = slots_of(
+            &reuse.prompt.lm, &output.past_key_values, MATCH, LONG - MATCH);
+        expect_ok(kv_cache_append(cache, &recent, reuse.positions + MATCH,
+                                  &error), &error);
+        expect_cold_cache(&reuse, cache, LONG);
+        struct prefix_match again = {0};
+        reuse.key.tokens = LONG;
+        expect_ok(prefix_cache_store(reuse.cache, &reuse.key,
+                                     &output.past_key_values, &error),
+                  &error);
+        expect_ok(prefix_cache_lookup(reuse.cache, &reuse.key, &again,
+                                      &error), &error);
+        ck_assert_int_eq(again.cache_length, LONG / BLOCK * BLOCK);
+        prefix_match_free(&again);
+        past_key_values_free(&recent);
+        cache_aware_output_free(&output);
+        kv_cache_free(&cache);
+        reuse_close(&reuse);
+    }
+}
+END_TEST
+
 /* ------------------------------------------------------------------ the scheduler */
 
 enum { JOBS_MAX = 40 };
@@ -1918,6 +2142,9 @@ static const struct test tests[] = {
          REFUSE),
     TEST(a_request_refuses_a_prompt_whole, 2, REFUSE),
     TEST(a_prompt_may_fill_the_request_and_not_outgrow_it, 2, REFUSE),
+    TEST(chunks_go_on_behind_a_prefix_match, 2, STAND),
+    TEST(a_request_goes_on_from_a_prefix_match_in_chunks_and_tokens, 2, FEED),
+    TEST(a_suffix_in_chunks_is_appended_to_the_cache_that_it_read, 2, WHOLE),
     TEST(one_counter_tells_the_phase_of_a_job, 2, "the phases of a job"),
     TEST(who_decodes_gets_a_token_before_any_prompt, 2, "spend the budget"),
     TEST(a_token_of_who_decodes_is_a_token_of_the_budget, 2,
