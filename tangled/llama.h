@@ -13,7 +13,7 @@ struct llama_config {
     int d_model;             /* C */
     int n_layers;            /* L */
     int n_heads;             /* H, of the queries */
-    int n_kv_heads;          /* G, of keys and values: a divisor of H */
+    int n_kv_heads;          /* Hk, of keys and values: a divisor of H */
     int head_dim;            /* D, even; H·D need not be C */
     int d_ff;                /* F */
     double rms_norm_eps;     /* finite, > 0 */

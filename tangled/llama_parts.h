@@ -6,7 +6,7 @@
 
 struct llama_layer {
     struct tensor input_norm;                        /* [C] */
-    struct linear q_proj, k_proj, v_proj, o_proj;    /* [HD,C] [GD,C] [GD,C]
+    struct linear q_proj, k_proj, v_proj, o_proj;    /* [HD,C] [HkD,C] [HkD,C]
                                                         [C,HD] */
     struct tensor post_norm;                         /* [C] */
     struct linear gate_proj, up_proj, down_proj;     /* [F,C] [F,C] [C,F] */

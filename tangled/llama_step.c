@@ -14,8 +14,8 @@ enum part {
     NORM,       /* [B,T,C] */
     TURNS,      /* [B,T,D] cosines and sines */
     QUERIES,    /* [B,T,HD], then the merged heads */
-    KEYS,       /* [B,T,GD] */
-    VALUES,     /* [B,T,GD] */
+    KEYS,       /* [B,T,HkD] */
+    VALUES,     /* [B,T,HkD] */
     QUERY,      /* [H,T,D] of one row */
     CONTEXT,    /* [B,H,T,D] */
     BRANCH,     /* [B,T,C] what is about to be added */

@@ -35,7 +35,7 @@ struct study {
     struct causal_lm lm;
     const int32_t *ids;
     int prompt, all;                  /* tokens, of prompt and text */
-    struct past_key_values storage;   /* [1,G,all,D] */
+    struct past_key_values storage;   /* [1,Hk,all,D] */
     size_t scratch_floats;
     float *scratch;
     int32_t *positions;               /* [all] 0, 1, … */

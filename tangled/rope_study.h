@@ -6,7 +6,7 @@
 #include "llama.h"
 
 /* A small model of random weights from a fixed seed: V 23, N 256, C 32, L 2,
-   H 4, G 2, D 8, F 48. The caller frees it with llama_free. */
+   H 4, Hk 2, D 8, F 48. The caller frees it with llama_free. */
 enum status rope_study_model(struct llama **model, struct error *error);
 
 /* Runs ids [prompt + steps] in one call, then again from cache to cache: the

@@ -10,10 +10,13 @@
 #include "cache_aware.h"
 #include "chunked_prefill.h"
 #include "grouped_attention.h"
+#include "prefix_blocks.h"
+#include "prefix_runner.h"
 #include "request.h"
 #include "rms_norm.h"
 #include "rope.h"
 #include "rope_study.h"
+#include "speculative.h"
 #include "support/adapter.h"
 #include "support/allocator.h"
 #include "support/cached.h"
@@ -329,7 +332,7 @@ END_TEST
 
 /* ---------------------------------------------------------- grouped heads */
 
-/* One key, so the context is its value: that of head h / (H/G). */
+/* One key, so the context is its value: that of head h / (H/Hk). */
 static void expect_heads(int heads, int kv_heads, const int *want)
 {
     float query[8 * 2], key[8 * 2], value[8 * 2], context[8 * 2];
@@ -542,7 +545,7 @@ static void expect_entry(const struct llama *model, size_t index,
         ck_assert_float_eq(entry->tensor->data[n], 0);
 }
 
-/* C 10, H 4, G 2, D 6, F 7, V 13: no two of 10, 24, 12, 7 and 13 are equal. */
+/* C 10, H 4, Hk 2, D 6, F 7, V 13: no two of 10, 24, 12, 7 and 13 are equal. */
 START_TEST(tensors_have_the_names_and_shapes_of_checkpoints)
 {
     static const int rows[] = {10, 24, 12, 12, 10, 10, 7, 7, 10};
@@ -809,7 +812,7 @@ static struct cache_aware_output whole(const struct causal_lm *lm,
     return output;
 }
 
-/* The chapter's ledger: C 2, H 2, G 1, D 2, F 1, two tokens. */
+/* The chapter's ledger: C 2, H 2, Hk 1, D 2, F 1, two tokens. */
 START_TEST(one_layer_agrees_with_a_calculation_by_hand)
 {
     const struct llama_config config = {
@@ -1256,7 +1259,7 @@ END_TEST
 struct bench {
     struct llama *model;
     struct causal_lm lm;
-    struct past_key_values storage;       /* [2,G,9,D] */
+    struct past_key_values storage;       /* [2,Hk,9,D] */
     int32_t ids[2 * 8], positions[2 * 8];
     struct cache_aware_output all;
     float *scratch, logits[2 * 8 * 13];
@@ -1558,6 +1561,90 @@ START_TEST(greedy_tokens_are_those_of_a_model_without_a_cache)
 }
 END_TEST
 
+typedef enum status cache_maker(struct prefix_cache **cache,
+                                const struct prefix_cache_options *options,
+                                struct error *e);
+
+/* Turned keys belong to their positions: a prompt finds them again where they
+   stand, and not elsewhere. */
+START_TEST(a_stored_prefix_is_used_again_at_its_own_positions)
+{
+    cache_maker *const makers[] = {prefix_snapshots_new, prefix_blocks_new};
+    struct bench bench = bench_new();
+    for (int k = 0; k < 2; k++) {
+        const struct prefix_cache_options options = {
+            .shape = bench.lm.cache, .block_size = 3, .capacity = 8
+        };
+        struct prefix_cache *cache = NULL;
+        expect_ok(makers[k](&cache, &options, &error), &error);
+        const struct prefix_runner runner = {&bench.lm, cache,
+                                             {"llama", ""}};
+        const int32_t starts[] = {3, 3, 4};
+        const int reused[] = {0, 6, 0};
+        for (int n = 0; n < 3; n++) {
+            struct prefix_run run = {0};
+            expect_ok(prefix_runner_run(&runner, starts[n], bench.ids, 8,
+                                        &run, &error), &error);
+            ck_assert_int_eq(run.tokens_reused, reused[n]);
+            if (n < 2)
+                expect_same_bits("logits", run.output.logits.data,
+                                 bench.all.logits.data + reused[n] * 13,
+                                 (size_t)((8 - reused[n]) * 13)
+                                     * sizeof (float));
+            prefix_run_free(&run);
+        }
+        prefix_cache_free(&cache);
+    }
+    bench_free(&bench);
+}
+END_TEST
+
+/* A draft of the family, the target itself, and a draft of the other
+   family. */
+START_TEST(drafts_of_either_family_change_no_token)
+{
+    uint64_t state = noise_start(222);
+    const struct llama_config config = small_llama_config();
+    struct llama_config less = config;
+    less.n_layers = 1;
+    const struct gpt_config other = {
+        .vocab_size = 13, .context_length = 24, .d_model = 8, .n_layers = 2,
+        .n_heads = 2, .d_ff = 9, .layer_norm_eps = 1e-5
+    };
+    struct llama *model = noisy_llama(&config, 223);
+    struct llama *small = noisy_llama(&less, 224);
+    struct tiny_gpt *gpt = noisy_model(&other, 225);
+    const struct causal_lm target = llama_causal_lm(model);
+    const struct causal_lm drafts[] = {llama_causal_lm(small), target,
+                                       tiny_gpt_causal_lm(gpt)};
+    int32_t ids[4], positions[4];
+    text_of(&state, 1, 4, &(const int){0}, ids, positions);
+    const struct generate_input input = {
+        .ids = ids, .batch = 1, .tokens = 4, .max_new_tokens = 19,
+        .eos_token_id = NO_EOS
+    };
+    struct generate_output want = {0};
+    expect_ok(cache_aware_generate(&target, &input, NULL, &want, &error),
+              &error);
+    for (int d = 0; d < 3; d++)
+        for (int k = 1; k < 6; k++) {
+            struct speculative_output got = {0};
+            expect_ok(speculative_generate(&target, &drafts[d], &input, k,
+                                           &got, &error), &error);
+            ck_assert_int_eq(got.tokens, want.tokens);
+            expect_same_bits("ids", got.ids, want.ids,
+                             (size_t)want.tokens * sizeof *want.ids);
+            if (d == 1)
+                ck_assert_int_eq(got.counts.replaced, 0);
+            speculative_output_free(&got);
+        }
+    generate_output_free(&want);
+    llama_free(&model);
+    llama_free(&small);
+    tiny_gpt_free(&gpt);
+}
+END_TEST
+
 static enum status make_noise(struct test_model *made, struct error *e);
 static enum status make_transitions(struct test_model *made, struct error *e);
 
@@ -1853,7 +1940,9 @@ static const struct test tests[] = {
     TEST(rows_of_different_lengths_run_as_they_do_alone, 3, TURNS),
     TEST(a_cut_request_goes_on_as_if_it_had_gone_no_further, 3, TURNS),
     TEST(a_prompt_in_chunks_of_any_size_gives_the_same_bits, 3, TURNS),
+    TEST(a_stored_prefix_is_used_again_at_its_own_positions, 3, TURNS),
     TEST(greedy_tokens_are_those_of_a_model_without_a_cache, 3, TURNS),
+    TEST(drafts_of_either_family_change_no_token, 3, TURNS),
     TEST(positions_reset_at_each_step_leave_the_bytes_and_not_the_logits, 3,
          TURNS),
     TEST(a_study_that_fails_writes_nothing, 3,
