@@ -12,6 +12,6 @@ void rms_norm_forward(const struct tensor *weight, double eps,
         square /= width;
         const double scale = 1 / sqrt(square + eps);
         for (int c = 0; c < width; c++)
-            out[c] = weight->data[c] * (float)(in[c] * scale);
+            out[c] = (float)(weight->data[c] * (in[c] * scale));
     }
 }
