@@ -258,20 +258,22 @@ RESOLVE_CFLAGS := $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Ibuild/tool -Ibuild/plain \
 RESOLVE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
     stages pieces contract bench attempt fence grade verdict command_grade \
     reveal clock log calendar score summary progress page frame screen saves \
-    grader watch resolve front_matter routing))
+    grader watch resolve))
 BLANK_O := $(addprefix build/tool/resolve/,blank_suite.o blank_program.o)
+OTHER_O := $(addprefix build/tool/resolve/,front_matter.o routing.o)
 build/tool/resolve/%.c: build/tool/resolve.files ;
-build/plain/%.c: build/plain.files ;
+build/plain/%.c build/plain/%.h: build/plain.files ;
 .PRECIOUS: build/tool/resolve/%.c build/plain/%.c
-build/tool/resolve/%.o: build/tool/resolve/%.c Makefile
+$(RESOLVE_O) $(BLANK_O): %.o: %.c Makefile | build/plain.files
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
-build/tool/resolve/%.o: build/tool/tangle/%.c build/tool/resolve.files
+build/tool/resolve/front_matter.o: build/tool/tangle/front_matter.c \
+    | build/tool/resolve.files
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
-build/tool/resolve/%.o: build/plain/%.c
+build/tool/resolve/routing.o: build/plain/routing.c | build/tool/resolve.files
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
-$(RESOLVE): $(RESOLVE_O) $(BLANK_O)
+$(RESOLVE): $(RESOLVE_O) $(OTHER_O) $(BLANK_O)
 	@mkdir -p $(@D)
-	@$(CC) $(TOOL_CFLAGS) $(RESOLVE_O) -lcjson -lyaml -o $@.new && \
+	@$(CC) $(TOOL_CFLAGS) $(RESOLVE_O) $(OTHER_O) -lcjson -lyaml -o $@.new && \
 	    mv $@.new $@
 -include $(wildcard build/tool/resolve/*.d)
 
