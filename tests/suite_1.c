@@ -1105,12 +1105,12 @@ START_TEST(truncated_text_is_refused_at_every_length)
 }
 END_TEST
 
-static char directory[] = "/tmp/suite_1.XXXXXX";
+static char directory[64];
 static char path_text[512];
 
 static void make_directory(void)
 {
-    snprintf(directory, sizeof directory, "/tmp/suite_1.XXXXXX");
+    snprintf(directory, sizeof directory, "%s/1-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
 }
 
@@ -1130,7 +1130,7 @@ static void write_file(const char *name, const char *text, size_t length)
 
 static void remove_directory(void)
 {
-    char command[64];
+    char command[128];
     snprintf(command, sizeof command, "rm -r %s", directory);
     ck_assert_int_eq(system(command), 0);
 }

@@ -71,7 +71,7 @@ static char scratch[64];
 
 static void scratch_make(void)
 {
-    strcpy(scratch, "/tmp/tinygpt-suite-XXXXXX");
+    snprintf(scratch, sizeof scratch, "%s/3-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(scratch));
 }
 

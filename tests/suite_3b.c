@@ -1199,7 +1199,7 @@ static char directory[64];
 
 static void make_directory(void)
 {
-    strcpy(directory, "/tmp/tinygpt-suite-XXXXXX");
+    snprintf(directory, sizeof directory, "%s/3b-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
 }
 

@@ -1123,7 +1123,7 @@ static char directory[64], said[65536];
 /* Saves the model where the commands can find it. */
 static void put_on_disk(struct tiny_gpt *model)
 {
-    snprintf(directory, sizeof directory, "/tmp/tinygpt-6-XXXXXX");
+    snprintf(directory, sizeof directory, "%s/6-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
     enum status status = tiny_gpt_save(model, directory, &error);
     expect_ok(status, &error);

@@ -189,7 +189,7 @@ static char directory[64];
 
 static void save(const struct tiny_gpt *model)
 {
-    snprintf(directory, sizeof directory, "/tmp/tinygpt-7-XXXXXX");
+    snprintf(directory, sizeof directory, "%s/7-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
     expect_ok(tiny_gpt_save(model, directory, &error), &error);
 }

@@ -24,8 +24,10 @@
    A test passes when its function returned. Check alone would also count a
    test whose process ended with exit(0). */
 #define _DEFAULT_SOURCE         /* MAP_ANONYMOUS */
+#define _XOPEN_SOURCE 700       /* nftw */
 #include "harness.h"
 #include <errno.h>
+#include <ftw.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +63,7 @@ struct verdict {
 
 static unsigned long long seed = 1;
 static char program[4096];
+static char scratch[] = "/tmp/tinygpt-XXXXXX";
 static double timeout = 60;
 /* The place of the last test that returned, in memory that the process of a
    test shares with this one. */
@@ -74,6 +77,11 @@ unsigned long long harness_seed(void)
 const char *harness_program(void)
 {
     return program;
+}
+
+const char *harness_scratch(void)
+{
+    return scratch;
 }
 
 /* ---------------------------------------------------------- the options */
@@ -386,6 +394,15 @@ static int judge_owner(const char *owner)
     return 1;
 }
 
+static int remove_entry(const char *path, const struct stat *about, int kind,
+                        struct FTW *where)
+{
+    (void)about;
+    (void)kind;
+    (void)where;
+    return remove(path);
+}
+
 int main(int argc, char **argv)
 {
     struct options options = { 0 };
@@ -401,7 +418,12 @@ int main(int argc, char **argv)
         return 2;
     }
     returned = shared;
-    if (options.expect_owner != NULL)
-        return judge_owner(options.expect_owner);
-    return run_suite(&options);
+    if (mkdtemp(scratch) == NULL) {
+        perror(scratch);
+        return 2;
+    }
+    int status = options.expect_owner != NULL
+        ? judge_owner(options.expect_owner) : run_suite(&options);
+    nftw(scratch, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return status;
 }

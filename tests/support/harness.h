@@ -27,6 +27,9 @@ extern const struct suite suite;
 unsigned long long harness_seed(void);
 /* The program to run: --program PATH, or the tinygpt beside the suite. */
 const char *harness_program(void);
+/* A directory for what tests write. It goes with the last test, and so does
+   what a failed test did not remove. */
+const char *harness_scratch(void);
 
 #define TEST(name, tier, owner) { #name, &name, tier, owner }
 #define SUITE(title, tests) \
