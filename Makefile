@@ -303,6 +303,26 @@ tool-check: $(TOOL_SUITES) $(WATCH_SUITES) $(RESOLVE) \
 	@for s in $(TOOL_SUITES) $(WATCH_SUITES); do \
 	    $$s --program $(RESOLVE) --chunks build/tool/.places || exit 1; done
 
+# From end to end: the tool as a process, on the book and the suites as they
+# are. Under make -j several of these suites run at once.
+ENDS := blank
+ENDS_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
+    stages clock log calendar score front_matter))
+build/tool/ends_%: tests/tool/suite_ends_%.c tests/tool/ends.c \
+    tests/tool/ends.h $(HARNESS) $(RESOLVE)
+	@$(CC) $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Itests -Ibuild/tool \
+	    -Ibuild/tool/resolve $(filter %.c,$^) $(ENDS_O) $(CHECK_LIBS) \
+	    -lyaml $(LDLIBS) -o $@
+.PHONY: ends-suites ends-check
+ends-suites: $(RESOLVE)
+	+@for n in $(STAGES); do $(ONE)=$$n suites program || exit 1; done
+build/tool/ends_%.passed: build/tool/ends_% ends-suites
+	@$< --program $(RESOLVE) --timeout 600 > $@.log || \
+	    { cat $@.log; rm -f $@; exit 1; }
+	@mv $@.log $@
+ends-check: $(ENDS:%=build/tool/ends_%.passed)  ## the re-solve tool, used
+	@cat $^
+
 build/plain.files: $(NW) $(TANGLE)
 	@$(TANGLE) --out build/plain $(NW) > $@
 tangled: build/plain.files  ## write the whole book as plain C into tangled/
