@@ -247,7 +247,8 @@ build/tool/resolve.files: $(RESOLVE_NW) $(TANGLE)
 RESOLVE := build/bin/resolve
 ATTEMPT_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fopenmp-simd \
     -Wall -Wextra -Wno-unused -Wno-unused-parameter \
-    $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized) \
+    $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized \
+    -fmax-errors=20) \
     -Werror=implicit-function-declaration -Werror=implicit-int \
     -Werror=incompatible-pointer-types -Werror=int-conversion \
     -Werror=return-type

@@ -28,9 +28,9 @@ static void become(const struct list *argv, int out, int seconds)
 {
     int in = open("/dev/null", O_RDONLY);
     setsid();
-    limit(RLIMIT_AS, (rlim_t)4 << 30);
+    limit(RLIMIT_AS, (rlim_t)2 << 30);
     limit(RLIMIT_FSIZE, (rlim_t)256 << 20);
-    limit(RLIMIT_CPU, (rlim_t)seconds);
+    limit(RLIMIT_CPU, (rlim_t)seconds + 5);
     limit(RLIMIT_CORE, 0);
     limit(RLIMIT_NPROC, 4096);
     dup2(in, 0);

@@ -13,7 +13,7 @@ struct fenced {
 };
 
 /* Runs a program in a session of its own, without a terminal, with limits on
-   memory (4 GiB), file sizes and processor time, for at most that long.
+   memory (2 GiB), file sizes and processor time, for at most that long.
    Nothing that it started is left when this returns. False after a complaint
    when it could not be started. */
 bool fence_run(const struct list *argv, int seconds, struct fenced *result);

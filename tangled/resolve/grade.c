@@ -67,6 +67,14 @@ static bool is_fresh(const char *object, const char *from,
     return fresh;
 }
 
+static bool is_file(struct job *job, const char *path)
+{
+    struct stat about;
+    return stat(path, &about) != 0 || S_ISREG(about.st_mode)
+        || problem(job, "it does not compile",
+                   text_format("%s: not a file\n", path));
+}
+
 static bool collect_compilers(struct job *job, const pid_t *children,
                               size_t count)
 {
@@ -83,7 +91,7 @@ static bool collect_compilers(struct job *job, const pid_t *children,
         free(output);
         said = longer;
     }
-    if (failed)
+    if (failed || job->grade->problem != NULL)
         return problem(job, "it does not compile", said);
     job->grade->said = said;        /* warnings, if any */
     return true;
@@ -103,7 +111,7 @@ static bool compile(struct job *job)
         char *object = text_format("%s/%s.o", job->work, files.items[i]);
         char *output = text_format("%s.said", object);
         list_add(&job->objects, object);
-        if (!is_fresh(object, from, job->source)) {
+        if (is_file(job, from) && !is_fresh(object, from, job->source)) {
             struct list argv = { 0 };
             remove(object);
             list_add_words(&argv, RESOLVE_CC " " RESOLVE_CFLAGS);
@@ -125,7 +133,7 @@ static bool compile(struct job *job)
     free(include);
     free(blank);
     list_free(&files);
-    return done && job->grade->problem == NULL;
+    return done;
 }
 
 static bool run_linker(struct job *job, struct list *argv, const char *what)
