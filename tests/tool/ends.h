@@ -19,7 +19,7 @@
 void place_make(void);
 /* Every process that the tool started must be gone; removes the place. */
 void place_remove(void);
-/* A path below the place; the next 15 calls leave it alone. */
+/* A path below the place; good for 64 calls. */
 const char *below(const char *format, ...);
 extern struct stages stages;
 
@@ -48,7 +48,8 @@ cJSON *log_last(void);
 int log_count(const char *event);
 int number_in(const cJSON *event, const char *name);
 const char *text_in(const cJSON *event, const char *name);
-/* The last line must be a grade of these numbers; -1: any above 0. */
+/* The last line must be a grade of these numbers; -1: any,
+   but some must have failed. */
 void expect_grade(int passed, int failed);
 /* What has become of the stage's latest attempt. */
 enum result result_of(const char *key);
