@@ -306,7 +306,7 @@ tool-check: $(TOOL_SUITES) $(WATCH_SUITES) $(RESOLVE) \
 
 # From end to end: the tool as a process, on the book and the suites as they
 # are. Under make -j several of these suites run at once.
-ENDS := blank hostile
+ENDS := wrong blank hostile loop kill
 ENDS_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
     stages clock log calendar score front_matter))
 build/tool/ends_%: tests/tool/suite_ends_%.c tests/tool/ends.c \

@@ -236,7 +236,8 @@ int processes_left(void)
 cJSON *log_read(void)
 {
     char *text = file_read(below("attempts/log.jsonl"));
-    cJSON *lines = text != NULL ? cJSON_CreateArray() : NULL;
+    cJSON *lines = text != NULL && text[0] != '\0' ? cJSON_CreateArray()
+                                                   : NULL;
     for (char *line = text, *end; line != NULL && *line != '\0';
          line = end + 1) {
         end = strchr(line, '\n');
