@@ -96,14 +96,13 @@ static bool write_files(const struct bench *bench, const char *folder,
     for (size_t i = 0; done && i < bench->files.count; i++) {
         const char *file = bench->files.items[i];
         char *book = bench_text(bench, file);
-        if (holds_any(book, chosen)) {
-            char *text = attempt_text(bench, file, level, chosen);
-            char *path = text_format("%s/%s", folder, file);
-            done = text != NULL && file_write(path, text, 0644);
-            list_add(written, text_format("%s", file));
-            free(path);
-            free(text);
-        }
+        char *text = attempt_text(bench, file, holds_any(book, chosen)
+                                  ? level : LEVEL_CHUNK, chosen);
+        char *path = text_format("%s/%s", folder, file);
+        done = text != NULL && file_write(path, text, 0644);
+        list_add(written, text_format("%s", file));
+        free(path);
+        free(text);
         free(book);
     }
     return done;
@@ -356,7 +355,8 @@ static void print_functions(const struct making *making,
     char *path = text_format("%s/%s", making->path, file);
     char *attempt = file_read(path), *book = bench_text(bench, file);
     struct functions functions = functions_in(book);
-    bool empty = level == LEVEL_EMPTY && list_has(&bench->own, file);
+    bool empty = level == LEVEL_EMPTY && list_has(&bench->own, file)
+        && attempt != NULL && attempt[0] == '\0';
     for (size_t i = 0; attempt != NULL && i < functions.count; i++) {
         const struct function *function = &functions.items[i];
         if (!is_asked(bench, file, function->name, attempt, empty))
@@ -436,7 +436,8 @@ bool command_blank(const struct workshop *workshop,
         list_free(&chosen);
         return false;
     }
-    bool done = bench_open(&bench, workshop, stages, stage);
+    bool done = bench_open(&bench, workshop, stages, stage)
+        && (request->restart || refuse_running(workshop, stage));
     if (done) {
         char *blank = text_format("%s/blank", bench.directory);
         choose_folder(&making, workshop, stage);

@@ -166,7 +166,7 @@ static void compare_chunks(const struct reveal *reveal)
                 continue;
             char *left = without_marks(yours, piece_chunk(yours, chunk));
             char *right = without_marks(book, answer);
-            if (strcmp(left, right) != 0 || left[0] != '\0')
+            if (left[0] != '\0' || strstr(yours, right) == NULL)
                 show(reveal, chunk, left, right);
             free(left);
             free(right);
