@@ -121,7 +121,8 @@ START_TEST(a_blank_can_be_killed)
         expect_order();
         expect_folders_kept();
     }
-    ck_assert_int_eq(resolve("blank", key, "--restart", NULL), 0);
+    ck_assert_msg(resolve("blank", key, "--restart", NULL) == 0, "%s",
+                  complained);
     ck_assert_int_eq(resolve("grade", key, NULL), 1);
     expect_grade(-1, -1);
     expect_folders_kept();
@@ -140,7 +141,8 @@ START_TEST(a_grade_can_be_killed)
         expect_order();
         expect_folders_kept();
     }
-    ck_assert_msg(resolve("grade", key, NULL) == 0, "%s", said);
+    ck_assert_msg(resolve("grade", key, NULL) == 0, "%s%s", said,
+                  complained);
     expect_grade(-1, 0);
     ck_assert_int_eq(result_of(key), RESULT_CLEAN);
     end();
