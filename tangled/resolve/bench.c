@@ -138,7 +138,7 @@ static void find_tasks(struct bench *bench, const struct stage *stage,
 static bool take_lock(struct bench *bench)
 {
     char *path = text_format("%s/lock", bench->directory);
-    bench->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    bench->lock = open(path, O_RDWR | O_CREAT, 0666);
     while (bench->lock >= 0 && flock(bench->lock, LOCK_EX) != 0)
         if (errno != EINTR)
             break;

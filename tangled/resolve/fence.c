@@ -13,6 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { OPEN_FILES = 64 };       /* the tool opens a handful */
+
 static void limit(int what, rlim_t most)
 {
     struct rlimit now;
@@ -27,6 +29,7 @@ static void limit(int what, rlim_t most)
 static void become(const struct list *argv, int out, int seconds)
 {
     int in = open("/dev/null", O_RDONLY);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     setsid();
     limit(RLIMIT_AS, (rlim_t)2 << 30);
     limit(RLIMIT_FSIZE, (rlim_t)256 << 20);
@@ -37,6 +40,8 @@ static void become(const struct list *argv, int out, int seconds)
     dup2(out, 1);
     dup2(out, 2);
     fcntl(1, F_SETFL, 0);
+    for (int file = 3; file < OPEN_FILES; file++)
+        close(file);
     execvp(argv->items[0], argv->items);
     _exit(127);
 }
