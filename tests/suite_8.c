@@ -130,10 +130,12 @@ static struct forward_output run_alone(const struct tiny_gpt *model,
     return output;
 }
 
-static struct bench bench_new(void)
+/* The i-th of many. */
+static struct bench bench_drawn(unsigned i)
 {
-    uint64_t state = noise_start(81);
-    struct bench bench = {.model = noisy_model(&noise_config, 82)};
+    uint64_t state = noise_start(81 + 1000 * i);
+    struct bench bench = {.model = noisy_model(&noise_config,
+                                               82 + 1000 * i)};
     bench.lm = tiny_gpt_causal_lm(bench.model);
     noise_ids(&state, V, ROWS, LONGEST + NEW, bench.text[0]);
     for (int r = 0; r < ROWS; r++) {
@@ -144,6 +146,11 @@ static struct bench bench_new(void)
         tiny_gpt_free(&own);
     }
     return bench;
+}
+
+static struct bench bench_new(void)
+{
+    return bench_drawn(0);
 }
 
 static void bench_free(struct bench *bench)
@@ -1458,36 +1465,68 @@ START_TEST(texts_without_positions_speak_as_in_chapter_6)
 }
 END_TEST
 
+enum { SAID = 2, STEPS = 7 };     /* tokens of a prompt, and after it */
+
+/* The steps of a run of the rows in plain with this EOS; ends[b] is the one
+   in which row b says it, or STEPS + 1. */
+static int steps_until(int32_t plain[ROWS][SAID + STEPS], int32_t eos,
+                       int ends[ROWS])
+{
+    int steps = 0;
+    for (int b = 0; b < ROWS; b++) {
+        for (ends[b] = 1; ends[b] <= STEPS
+                          && plain[b][SAID + ends[b] - 1] != eos; ends[b]++)
+            ;
+        const int own = ends[b] > STEPS ? STEPS : ends[b];
+        steps = own > steps ? own : steps;
+    }
+    return steps;
+}
+
+/* Whether some id, taken for EOS, ends a row that would go on to say another
+   id while the others still speak. */
+static bool a_row_would_speak_on(int32_t plain[ROWS][SAID + STEPS])
+{
+    for (int32_t eos = 0; eos < V; eos++) {
+        int ends[ROWS];
+        const int steps = steps_until(plain, eos, ends);
+        for (int b = 0; b < ROWS; b++)
+            if (ends[b] < steps && plain[b][SAID + ends[b]] != eos)
+                return true;
+    }
+    return false;
+}
+
 /* Each id that the rows say, taken for EOS: a row is cut at its first and
-   filled; the run ends with the last row, or with the budget. */
+   filled; the run ends with the last row, or with the budget. Models are
+   drawn until the filling matters, since many soon repeat themselves. */
 START_TEST(each_row_ends_at_its_own_eos)
 {
-    enum { T = 2, STEPS = 7 };
-    struct bench bench = bench_new();
-    int32_t plain[ROWS][T + STEPS];
+    struct bench bench = {0};
+    int32_t plain[ROWS][SAID + STEPS];
+    bool speaks_on = false;
+    for (unsigned n = 0; !speaks_on && n < 200; n++) {
+        bench_free(&bench);
+        bench = bench_drawn(n);
+        for (int b = 0; b < ROWS; b++)
+            say_alone(&bench, b, SAID, STEPS, plain[b]);
+        speaks_on = a_row_would_speak_on(plain);
+    }
     struct prompt prompt;
-    prompt_fill(&prompt, &bench, ROWS, T, STEPS);
-    for (int b = 0; b < ROWS; b++)
-        say_alone(&bench, b, T, STEPS, plain[b]);
+    prompt_fill(&prompt, &bench, ROWS, SAID, STEPS);
     for (int32_t eos = 0; eos < V; eos++) {
-        int steps = 0, ends[ROWS];
-        for (int b = 0; b < ROWS; b++) {
-            for (ends[b] = 1; ends[b] <= STEPS
-                              && plain[b][T + ends[b] - 1] != eos; ends[b]++)
-                ;
-            const int own = ends[b] > STEPS ? STEPS : ends[b];
-            steps = own > steps ? own : steps;
-        }
+        int ends[ROWS];
+        const int length = SAID + steps_until(plain, eos, ends);
         struct generate_output got = {0};
         prompt.input.eos_token_id = eos;
         expect_ok(cache_aware_generate(&bench.lm, &prompt.input,
                                        prompt.positions, &got, &error),
                   &error);
-        ck_assert_int_eq(got.tokens, T + steps);
+        ck_assert_int_eq(got.tokens, length);
         for (int b = 0; b < ROWS; b++)
-            for (int t = 0; t < T + steps; t++)
-                ck_assert_int_eq(got.ids[b * (T + steps) + t],
-                                 t < T + ends[b] ? plain[b][t] : eos);
+            for (int t = 0; t < length; t++)
+                ck_assert_int_eq(got.ids[b * length + t],
+                                 t < SAID + ends[b] ? plain[b][t] : eos);
         generate_output_free(&got);
     }
     bench_free(&bench);
