@@ -35,7 +35,8 @@ static bool problem(struct job *job, const char *what, char *said)
 {
     if (job->grade->problem == NULL) {
         job->grade->problem = text_format("%s", what);
-        job->grade->said = said != NULL ? said : text_format("%s", "");
+        job->grade->said = text_clean(said != NULL ? said
+                                                   : text_format("%s", ""));
     } else
         free(said);
     return false;
@@ -81,19 +82,23 @@ static bool collect_compilers(struct job *job, const pid_t *children,
     char *said = text_format("%s", "");
     bool failed = false;
     for (size_t i = 0; i < count; i++) {
-        char *output = text_format("%s.said", job->objects.items[i]);
-        failed = (children[i] != 0 && process_wait(children[i]) != 0)
-            || failed;
+        const char *object = job->objects.items[i];
+        char *output = text_format("%s.said", object);
+        char *part = text_format("%s.part", object);
+        if (children[i] != 0 && (process_wait(children[i]) != 0
+                                 || rename(part, object) != 0))
+            failed = true;
         char *words = file_read(output);
         char *longer = text_format("%s%s", said, words ? words : "");
         free(said);
         free(words);
         free(output);
+        free(part);
         said = longer;
     }
     if (failed || job->grade->problem != NULL)
         return problem(job, "it does not compile", said);
-    job->grade->said = said;        /* warnings, if any */
+    job->grade->said = text_clean(said);        /* warnings, if any */
     return true;
 }
 
@@ -121,7 +126,7 @@ static bool compile(struct job *job)
             list_add(&argv, text_format("-c"));
             list_add(&argv, text_format("%s", from));
             list_add(&argv, text_format("-o"));
-            list_add(&argv, text_format("%s", object));
+            list_add(&argv, text_format("%s.part", object));
             children[i] = process_start(&argv, output);
             list_free(&argv);
         }
@@ -336,7 +341,7 @@ static void add_outcome(struct grade *grade, char *line)
     outcome->passed = strcmp(verdict, "pass") == 0;
     outcome->owner = next_field(&line);
     outcome->place = next_field(&line);
-    outcome->message = unescaped(next_field(&line));
+    outcome->message = text_clean(unescaped(next_field(&line)));
     grade->passed += outcome->passed;
     grade->failed += !outcome->passed;
     free(tier);

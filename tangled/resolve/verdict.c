@@ -44,7 +44,7 @@ static void print_clock(const struct attempt *attempt)
     char *spent = time_format(attempt->elapsed);
     char *budget = time_format(attempt->budget);
     printf(" \u00b7 %s of %s", spent, budget);
-    if (attempt->paused > 0 || attempt->slept > 0) {
+    if (attempt->paused + attempt->slept >= 1) {
         char *not_counted = time_format(attempt->paused + attempt->slept);
         printf(" (and %s not counted: paused or asleep)", not_counted);
         free(not_counted);

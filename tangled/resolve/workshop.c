@@ -49,6 +49,15 @@ char *text_format(const char *format, ...)
     return text;
 }
 
+char *text_clean(char *text)
+{
+    for (char *at = text; *at != '\0'; at++)
+        if (((unsigned char)*at < ' ' && *at != '\n' && *at != '\t')
+            || *at == 127)
+            *at = '?';
+    return text;
+}
+
 void list_add(struct list *list, char *text)
 {
     size_t room = list->count + 1;

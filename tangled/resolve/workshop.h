@@ -26,6 +26,9 @@ struct list {
 
 void *allocate(size_t size);        /* zeroed; never NULL */
 char *text_format(const char *format, ...);      /* to be freed */
+/* Replaces control characters other than newline and tab; returns the text.
+   What an attempt printed must not reach a terminal as commands. */
+char *text_clean(char *text);
 void list_add(struct list *list, char *text);    /* takes the text */
 void list_add_words(struct list *list, const char *words);
 bool list_has(const struct list *list, const char *text);
