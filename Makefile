@@ -256,25 +256,26 @@ RESOLVE_CFLAGS := $(TOOL_CFLAGS) $(CHECK_CFLAGS) -Ibuild/tool -Ibuild/plain \
     -DRESOLVE_CC='"$(CC)"' -DRESOLVE_CFLAGS='"$(ATTEMPT_CFLAGS)"' \
     -DRESOLVE_WRAP='"$(WRAP)"' -DRESOLVE_CHECK_LIBS='"$(CHECK_LIBS)"' \
     -DRESOLVE_LIBS='"$(LDLIBS)"'
-RESOLVE_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
+OWN_O := $(addprefix build/tool/resolve/,$(addsuffix .o,workshop process \
     stages pieces contract bench attempt fence grade verdict command_grade \
     reveal clock log calendar score summary progress page frame screen saves \
     grader watch resolve))
 BLANK_O := $(addprefix build/tool/resolve/,blank_suite.o blank_program.o)
-OTHER_O := $(addprefix build/tool/resolve/,front_matter.o routing.o)
+RESOLVE_O := $(OWN_O) build/tool/resolve/front_matter.o \
+    build/tool/resolve/routing.o
 build/tool/resolve/%.c: build/tool/resolve.files ;
 build/plain/%.c build/plain/%.h: build/plain.files ;
 .PRECIOUS: build/tool/resolve/%.c build/plain/%.c
-$(RESOLVE_O) $(BLANK_O): %.o: %.c Makefile | build/plain.files
+$(OWN_O) $(BLANK_O): %.o: %.c Makefile | build/plain.files
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
 build/tool/resolve/front_matter.o: build/tool/tangle/front_matter.c \
     | build/tool/resolve.files
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
 build/tool/resolve/routing.o: build/plain/routing.c | build/tool/resolve.files
 	@$(CC) $(RESOLVE_CFLAGS) -MMD -c $< -o $@
-$(RESOLVE): $(RESOLVE_O) $(OTHER_O) $(BLANK_O)
+$(RESOLVE): $(RESOLVE_O) $(BLANK_O)
 	@mkdir -p $(@D)
-	@$(CC) $(TOOL_CFLAGS) $(RESOLVE_O) $(OTHER_O) -lcjson -lyaml -o $@.new && \
+	@$(CC) $(TOOL_CFLAGS) $(RESOLVE_O) -lcjson -lyaml -o $@.new && \
 	    mv $@.new $@
 -include $(wildcard build/tool/resolve/*.d)
 
