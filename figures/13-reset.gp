@@ -3,7 +3,7 @@ set terminal svg size 640,300 font "Helvetica,12"
 set xlabel "position of the token"
 set ylabel "largest absolute error of its logits"
 set border 3 lc rgb "#888888"; set tics nomirror
-set xrange [7:40]; set yrange [-0.15:*]; set xtics 8,4,40
+set xrange [7:40]; set yrange [-0.15:6]; set xtics 8,4,40
 set grid y lc rgb "#cccccc"
 set key top left
 plot '< tinygpt rope --prompt 8 --steps 32' \

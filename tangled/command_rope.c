@@ -89,7 +89,7 @@ static enum status shift_errors(const struct options *options,
                          : " offset   double    float  float's bound\n");
     for (int32_t offset = 1; offset <= OFFSET_MAX; offset *= 10) {
         const struct rope_shift shift = rope_shift_errors(offset);
-        const double bound = offset / 8388608.0;
+        const double bound = (offset + SHIFT_DISTANCE_MAX) / 8388608.0;
         if (options->json)
             printf("%s{\"offset\": %d, \"double\": %.9g, \"float\": %.9g,"
                    " \"bound\": %.9g}", offset == 1 ? "" : ", ", (int)offset,

@@ -137,7 +137,7 @@ enum status rope_step_errors(const struct llama *model, const int32_t *ids,
     return status;
 }
 
-enum { SHIFT_DIM = 64, SHIFT_PAIRS = 64 };
+enum { SHIFT_DIM = 64, SHIFT_PAIRS = SHIFT_DISTANCE_MAX + 1 };
 static const double shift_theta = 10000;
 
 static void rope_float(float *x, int32_t position)

@@ -20,6 +20,8 @@ enum status rope_step_errors(const struct llama *model, const int32_t *ids,
                              double *reset, size_t *bytes,
                              struct error *error);
 
+enum { SHIFT_DISTANCE_MAX = 63 };
+
 /* Turns 64 random queries and keys of D = 64, theta = 10000, at distances of
    0 … 63, with and without this offset to both positions. The result is the
    largest change of a dot product, relative to |q| |k|, with angles made in
