@@ -168,6 +168,7 @@ void llama_free(struct llama **model)
 {
     if (model == NULL || *model == NULL)
         return;
+    
     free((*model)->layers);
     free((*model)->registry);
     free((*model)->storage);

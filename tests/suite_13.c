@@ -408,6 +408,28 @@ START_TEST(grouped_heads_equal_repeated_ones)
 }
 END_TEST
 
+START_TEST(a_query_that_sees_nothing_gets_zeros_and_its_neighbours_theirs)
+{
+    uint64_t state = noise_start(143);
+    float query[4 * 3 * 6], key[2 * 5 * 6], value[2 * 5 * 6];
+    float context[4 * 3 * 6], seen[4 * 3 * 6], scores[3 * 5], probs[3 * 5];
+    const struct grouped_shape shape = {4, 2, 3, 5, 5, 6};
+    bool keep[15];
+    noise_floats(&state, 72, query);
+    noise_floats(&state, 60, key);
+    noise_floats(&state, 60, value);
+    for (int k = 0; k < 15; k++)
+        keep[k] = true;
+    grouped_attention_forward(&shape, query, key, value, keep, scores, probs,
+                              seen);
+    memset(keep + 5, 0, 5 * sizeof *keep);
+    grouped_attention_forward(&shape, query, key, value, keep, scores, probs,
+                              context);
+    for (int k = 0; k < 72; k++)
+        ck_assert_float_eq(context[k], k / 6 % 3 == 1 ? 0 : seen[k]);
+}
+END_TEST
+
 /* ------------------------------------------------------------------- gates */
 
 START_TEST(the_gate_is_a_sigmoid_of_itself_times_itself)
@@ -864,6 +886,7 @@ static struct llama_config grouped_config(int k)
     config.n_heads = groupings[k][0];
     config.n_kv_heads = groupings[k][1];
     config.tie_word_embeddings = k % 2 == 1;
+    config.rms_norm_eps = k == 2 ? 0.1 : 1e-6;
     return config;
 }
 
@@ -1887,6 +1910,8 @@ static const struct test tests[] = {
          "refuse what has no pairs or no angles"),
     TEST(neighbouring_query_heads_share_a_key_head, 0, SHARED),
     TEST(grouped_heads_equal_repeated_ones, 0, SHARED),
+    TEST(a_query_that_sees_nothing_gets_zeros_and_its_neighbours_theirs, 0,
+         "grouped_attention.c"),
     TEST(the_gate_is_a_sigmoid_of_itself_times_itself, 0, GATED),
     TEST(a_gate_is_finite_and_exact_far_from_zero, 0, GATED),
     TEST(key_heads_that_leave_a_remainder_are_refused, 1,
