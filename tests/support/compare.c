@@ -1,6 +1,7 @@
 #include "compare.h"
 #include <check.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -63,4 +64,51 @@ void expect_same_bits(const char *what, const void *actual,
     while (a[i] == b[i])
         i++;
     ck_abort_msg("%s: byte %zu of %zu differs", what, i, bytes);
+}
+
+/* Whether text holds the part as a whole: 3 is not said by 13, -3 or 3.5. */
+static bool says(const char *text, const char *part, size_t length)
+{
+    const char *const digits = "0123456789";
+    bool number = strchr(digits, part[length - 1]) != NULL;
+    for (const char *at = text; *at != '\0'; at++) {
+        if (strncmp(at, part, length) != 0)
+            continue;
+        bool begins = at == text
+            || (strchr(digits, at[-1]) == NULL && at[-1] != '-');
+        const char *end = at + length;
+        bool ends = *end == '\0' || (strchr(digits, *end) == NULL
+            && (*end != '.' || strchr(digits, end[1]) == NULL
+                || end[1] == '\0'));
+        if (!number || (begins && ends))
+            return true;
+    }
+    return false;
+}
+
+static void expect_parts(const char *message, const char *from,
+                         const char *to, const char *kind,
+                         const char *expected)
+{
+    while (from < to) {
+        from += strcspn(from, kind);
+        size_t length = strspn(from, kind);
+        if (from + length > to || length == 0)
+            break;
+        bool empty = length == 1 && *from == '-';       /* a dash */
+        ck_assert_msg(empty || says(message, from, length),
+                      "the message \"%s\" does not say \"%.*s\", as \"%s\""
+                      " does", message, (int)length, from, expected);
+        from += length;
+    }
+}
+
+void expect_said(const char *message, const char *expected)
+{
+    const char *colon = expected + strcspn(expected, ":");
+    expect_parts(message, expected, colon,
+                 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+                 "0123456789", expected);
+    expect_parts(message, colon, expected + strlen(expected), "-0123456789",
+                 expected);
 }

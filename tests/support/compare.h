@@ -1,4 +1,5 @@
-/* Compares tensors, and says which element differs most. */
+/* Compares tensors, and says which element differs most; compares what two
+   messages say. */
 #ifndef COMPARE_H
 #define COMPARE_H
 
@@ -17,5 +18,10 @@ void expect_close(const char *what, const float *actual,
 /* Fails unless the bytes are the same. */
 void expect_same_bits(const char *what, const void *actual,
                       const void *expected, size_t bytes);
+
+/* Fails unless the message says what the expected one says: each word of its
+   name (all up to the first colon) and each number behind that, in words of
+   its own. How an implementation phrases a refusal is its own affair. */
+void expect_said(const char *message, const char *expected);
 
 #endif
