@@ -282,8 +282,8 @@ START_TEST(heads_that_leave_a_remainder_are_refused)
     }
     config.n_heads = 3;
     gpt_config_check(&config, &error);
-    expect_said(error.message,
-                "n_heads: expected a divisor of d_model 16, got 3");
+    expect_facts(error.message,
+                 "n_heads: expected a divisor of d_model 16, got 3");
 }
 END_TEST
 

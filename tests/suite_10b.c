@@ -51,7 +51,7 @@ static void expect_list_refused(struct block_pool *pool, const int32_t *list,
     const int available = block_pool_available(pool);
     ck_assert_int_eq(block_pool_release(pool, list, count, &error),
                      STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(block_pool_available(pool), available);
     for (int k = 0; k < 4; k++)
         ck_assert_int_eq(block_pool_references(pool, k), before[k]);

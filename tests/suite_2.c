@@ -1011,7 +1011,7 @@ static void expect_refused(const struct tiny_gpt *model,
     ck_assert_int_eq(live, 0);
     ck_assert_int_eq(got, status);
     ck_assert_int_eq(error.status, status);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     expect_same_bits("output", &output, &empty, sizeof output);
     if (input != NULL && input->activations != NULL)
         expect_same_bits("activations", input->activations, &none,
@@ -1095,11 +1095,11 @@ START_TEST(a_missing_argument_is_named)
     expect_refused(model, NULL, STATUS_INVALID, "input: is NULL");
     ck_assert_int_eq(tiny_gpt_forward(model, &input, NULL, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "output: is NULL");
+    expect_facts(error.message, "output: is NULL");
     input.ids = NULL;
     expect_refused(model, &input, STATUS_INVALID, "ids: is NULL");
     ck_assert_int_eq(tiny_gpt_new(NULL, &small, &error), STATUS_INVALID);
-    expect_said(error.message, "model: is NULL");
+    expect_facts(error.message, "model: is NULL");
     tiny_gpt_free(&model);
     ck_assert_ptr_null(model);
     tiny_gpt_free(&model);
@@ -1120,15 +1120,15 @@ START_TEST(results_must_be_empty)
     struct error error = {0};
     ck_assert_int_eq(tiny_gpt_forward(model, &input, &output, &error),
                      STATUS_INVALID);
-    expect_said(error.message,
-                "output: expected an empty struct, got logits");
+    expect_facts(error.message,
+                 "output: expected an empty struct, got logits");
     expect_same_bits("output", &output, &before, sizeof output);
     forward_output_free(&output);
     input.activations = &activations;
     ck_assert_int_eq(tiny_gpt_forward(model, &input, &output, &error),
                      STATUS_INVALID);
-    expect_said(error.message,
-                "activations: expected an empty struct, got 3 blocks");
+    expect_facts(error.message,
+                 "activations: expected an empty struct, got 3 blocks");
     expect_same_bits("activations", &activations, &activations_before,
                      sizeof activations);
     activations_free(&activations);

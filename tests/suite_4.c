@@ -43,7 +43,7 @@ static void expect_refused(const struct past_key_values *past, int batch,
     ck_assert_int_eq(past_key_values_check(past, &config, batch, &error),
                      STATUS_INVALID);
     ck_assert_int_eq(error.status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(past_key_values_check(past, &config, batch, NULL),
                      STATUS_INVALID);
 }
@@ -431,7 +431,7 @@ START_TEST(a_prefix_refuses_lengths_that_the_cache_does_not_have)
         calls = allocator_calls() - calls;
         ck_assert_int_eq(status, STATUS_INVALID);
         ck_assert_int_eq(calls, 0);
-        expect_said(error.message, message);
+        expect_facts(error.message, message);
         ck_assert_ptr_null(prefix.layers);
     }
     past_key_values_free(&past);
@@ -445,14 +445,14 @@ START_TEST(a_prefix_of_a_malformed_cache_is_refused)
     struct error error = {0};
     ck_assert_int_eq(past_key_values_prefix(NULL, 1, &prefix, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "past_key_values: no layers");
+    expect_facts(error.message, "past_key_values: no layers");
     ck_assert_int_eq(past_key_values_prefix(&none, 1, &prefix, &error),
                      STATUS_INVALID);
     past.layers[2].key.shape[2] = S - 1;
     ck_assert_int_eq(past_key_values_prefix(&past, 1, &prefix, &error),
                      STATUS_INVALID);
-    expect_said(error.message,
-                "past_key_values[2].key: length: expected 4, got 3");
+    expect_facts(error.message,
+                 "past_key_values[2].key: length: expected 4, got 3");
     past.layers[2].key.shape[2] = S;
     ck_assert_ptr_null(prefix.layers);
     past_key_values_free(&past);
@@ -780,7 +780,7 @@ static void expect_call_refused(const struct cached *cached, int tokens,
                                           &error);
     calls = allocator_calls() - calls;
     ck_assert_int_eq(status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(calls, 0);
     ck_assert_ptr_null(output.logits.data);
     ck_assert_ptr_null(output.past_key_values.layers);
@@ -871,8 +871,8 @@ START_TEST(an_output_that_holds_a_cache_is_refused)
     };
     ck_assert_int_eq(tiny_gpt_forward(cached.model, &input, &output, &error),
                      STATUS_INVALID);
-    expect_said(error.message,
-                "output: expected an empty struct, got a cache");
+    expect_facts(error.message,
+                 "output: expected an empty struct, got a cache");
     ck_assert_int_eq(past_key_values_length(&output.past_key_values), 3);
     forward_output_free(&output);
     cached_close(&cached);

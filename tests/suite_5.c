@@ -477,7 +477,7 @@ START_TEST(a_chunk_may_fill_the_context_and_not_pass_it)
     struct error error = {0};
     ck_assert_int_eq(tiny_gpt_forward(cached.model, &input, &output, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "past + tokens: expected at most"
+    expect_facts(error.message, "past + tokens: expected at most"
                      " context_length 9, got 5 + 5");
     ck_assert_ptr_null(output.logits.data);
     ck_assert_ptr_null(output.past_key_values.layers);
@@ -692,7 +692,7 @@ static void expect_study_refused(const struct tiny_gpt *model, int tokens,
     ck_assert_int_eq(mask_errors(model, text, tokens, first, step,
                                  causal_mask, errors, &error),
                      STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_double_eq(errors[0], 42);
 }
 

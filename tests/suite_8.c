@@ -328,7 +328,7 @@ static void expect_step_refused(const struct spoiled *s, const char *message)
     error = (struct error){0};
     ck_assert_int_eq(causal_lm_step(&s->lm, &s->step, scratch, ROOM, &error),
                      STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(step_check(&s->lm, &s->step, NULL), STATUS_INVALID);
     free(scratch);
     expect_unwritten(s);
@@ -418,9 +418,9 @@ START_TEST(a_missing_argument_of_a_step_is_named)
     s->step = good, s->step.logits = NULL;
     expect_step_refused(s, "logits: is NULL");
     ck_assert_int_eq(step_check(NULL, &good, &error), STATUS_INVALID);
-    expect_said(error.message, "lm: is NULL");
+    expect_facts(error.message, "lm: is NULL");
     ck_assert_int_eq(step_check(&s->lm, NULL, &error), STATUS_INVALID);
-    expect_said(error.message, "step: is NULL");
+    expect_facts(error.message, "step: is NULL");
     spoiled_free(s);
 }
 END_TEST
@@ -474,7 +474,7 @@ START_TEST(a_scratch_that_is_too_small_is_refused)
     char message[128];
     snprintf(message, sizeof message, "scratch: expected at least %zu floats,"
              " got %zu", floats, floats - 1);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(causal_lm_step(&s->lm, &s->step, NULL, floats, &error),
                      STATUS_INVALID);
     expect_named(&error, "scratch");
@@ -1133,7 +1133,7 @@ static void expect_call_refused(const struct spoiled *s,
     enum status status = cache_aware_forward(&s->lm, input, &output, &error);
     const long made = allocator_calls() - calls;
     ck_assert_int_eq(status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(made, 0);
     expect_unchanged(&output, &empty);
     ck_assert_int_eq(cache_aware_forward(&s->lm, input, &output, NULL),
@@ -1243,7 +1243,7 @@ START_TEST(an_output_that_is_not_empty_is_refused)
     struct cache_aware_output kept = full;
     ck_assert_int_eq(cache_aware_forward(&s->lm, &input, &full, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "output: expected an empty struct");
+    expect_facts(error.message, "output: expected an empty struct");
     expect_unchanged(&full, &kept);
     struct cache_aware_output one = {.cache_lengths = full.cache_lengths};
     ck_assert_int_eq(cache_aware_forward(&s->lm, &input, &one, &error),
@@ -1258,13 +1258,13 @@ START_TEST(an_output_that_is_not_empty_is_refused)
                      STATUS_INVALID);
     ck_assert_int_eq(cache_aware_forward(NULL, &input, &one, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "lm: is NULL");
+    expect_facts(error.message, "lm: is NULL");
     ck_assert_int_eq(cache_aware_forward(&s->lm, NULL, &one, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "input: is NULL");
+    expect_facts(error.message, "input: is NULL");
     ck_assert_int_eq(cache_aware_forward(&s->lm, &input, NULL, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "output: is NULL");
+    expect_facts(error.message, "output: is NULL");
     cache_aware_output_free(&full);
     cache_aware_output_free(&full);
     cache_aware_output_free(NULL);
@@ -1591,7 +1591,7 @@ static void expect_request_refused(const struct bench *bench,
                                               &error);
     const long left = allocator_live() - live;
     ck_assert_int_eq(status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(left, 0);
     ck_assert_ptr_null(output.ids);
 }
@@ -1670,16 +1670,16 @@ START_TEST(a_request_with_something_missing_is_refused)
     prompt_fill(&prompt, &bench, 2, 3, 4);
     ck_assert_int_eq(cache_aware_generate(NULL, &prompt.input, NULL, &output,
                                           &error), STATUS_INVALID);
-    expect_said(error.message, "lm: is NULL");
+    expect_facts(error.message, "lm: is NULL");
     ck_assert_int_eq(cache_aware_generate(&bench.lm, NULL, NULL, &output,
                                           &error), STATUS_INVALID);
-    expect_said(error.message, "input: is NULL");
+    expect_facts(error.message, "input: is NULL");
     ck_assert_int_eq(cache_aware_generate(&bench.lm, &prompt.input, NULL,
                                           NULL, &error), STATUS_INVALID);
-    expect_said(error.message, "output: is NULL");
+    expect_facts(error.message, "output: is NULL");
     ck_assert_int_eq(cache_aware_generate(&bench.lm, &prompt.input, NULL,
                                           &full, &error), STATUS_INVALID);
-    expect_said(error.message, "output: expected an empty struct");
+    expect_facts(error.message, "output: expected an empty struct");
     ck_assert_ptr_eq(full.ids, old);
     bench_free(&bench);
 }

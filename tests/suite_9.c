@@ -146,7 +146,7 @@ static void expect_write_refused(struct four *four, const int32_t *slots,
     }
     error = (struct error){0};
     ck_assert_int_eq(four_append(four, slots), STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(append_kv_cache(&four->cache[0], &four->cache[1],
                                      &four->recent[0], &four->recent[1],
                                      slots, NULL), STATUS_INVALID);
@@ -181,7 +181,7 @@ START_TEST(null_arguments_of_a_write_are_refused)
         ck_assert_int_eq(append_kv_cache(given[0], given[1], given[2],
                                          given[3], good_slots, &error),
                          STATUS_INVALID);
-        expect_said(error.message, message);
+        expect_facts(error.message, message);
         tensors[k]->rank = 3;
         snprintf(message, sizeof message, "%s: rank: expected 4, got 3",
                  names[k]);
@@ -436,7 +436,7 @@ START_TEST(a_cache_of_nothing_is_refused_by_name)
             ck_assert_ptr_null(cache);
             snprintf(message, sizeof message,
                      "%s: expected at least 1, got %d", names[k], size);
-            expect_said(error.message, message);
+            expect_facts(error.message, message);
         }
 }
 END_TEST
@@ -447,9 +447,9 @@ START_TEST(a_cache_too_large_for_its_numbers_is_refused)
     const struct cache_shape wide = {1, 65536, 65536};
     ck_assert_int_eq(kv_cache_new(&cache, &wide, 1, 1, &error),
                      STATUS_INVALID);
-    expect_said(error.message,
-                "head_dim: expected at most 32767 for 65536 heads, got"
-                " 65536");
+    expect_facts(error.message,
+                 "head_dim: expected at most 32767 for 65536 heads, got"
+                 " 65536");
     const struct cache_shape large = {1, 32768, 32768};
     long live = allocator_live();
     enum status status = kv_cache_new(&cache, &large, INT_MAX, INT_MAX,
@@ -623,7 +623,7 @@ static void expect_load_refused(const struct pair *pair,
                                        &error);
     calls = allocator_calls() - calls;
     ck_assert_int_eq(status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(calls, 0);
     expect_mirror(pair->cache, &pair->mirror);
 }
@@ -738,7 +738,7 @@ static void expect_from_past_refused(const struct past_key_values *past,
                                             capacity, &error);
     live = allocator_live() - live;
     ck_assert_int_eq(status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(live, 0);
     ck_assert_ptr_null(cache);
 }
@@ -892,14 +892,14 @@ static void expect_append_refused(const struct pair *pair,
                                          &error);
     calls = allocator_calls() - calls;
     ck_assert_int_eq(status, STATUS_INVALID);
-    expect_said(error.message, message);
+    expect_facts(error.message, message);
     ck_assert_int_eq(calls, 0);
     expect_mirror(pair->cache, &pair->mirror);
     const int tokens = past_key_values_length(recent);
     if (tokens > 0 && strncmp(message, "past", 4) != 0) {
         ck_assert_int_eq(kv_cache_advance(pair->cache, positions, tokens,
                                           &error), STATUS_INVALID);
-        expect_said(error.message, message);
+        expect_facts(error.message, message);
         expect_mirror(pair->cache, &pair->mirror);
     }
 }
@@ -1020,7 +1020,7 @@ START_TEST(tokens_written_in_place_are_counted_as_appended_ones)
     positions_behind(&pair.mirror, 5, 2, positions);
     ck_assert_int_eq(kv_cache_advance(pair.cache, positions, 0, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "tokens: expected at least 1, got 0");
+    expect_facts(error.message, "tokens: expected at least 1, got 0");
     expect_ok(kv_cache_advance(pair.cache, positions, 2, &error), &error);
     const int32_t lengths[B] = {5, 2, 7}, starts[B] = {2, 15, 0};
     expect_same_bits("lengths", kv_cache_lengths(pair.cache), lengths,
@@ -1146,13 +1146,13 @@ START_TEST(a_snapshot_refuses_missing_room_and_survives_failed_allocations)
     int32_t lengths[B] = {41, 42, 43}, starts[B] = {44, 45, 46};
     ck_assert_int_eq(kv_cache_snapshot(pair.cache, NULL, lengths, starts,
                                        &error), STATUS_INVALID);
-    expect_said(error.message, "copy: is NULL");
+    expect_facts(error.message, "copy: is NULL");
     ck_assert_int_eq(kv_cache_snapshot(pair.cache, &copy, NULL, starts,
                                        &error), STATUS_INVALID);
-    expect_said(error.message, "lengths: is NULL");
+    expect_facts(error.message, "lengths: is NULL");
     ck_assert_int_eq(kv_cache_snapshot(pair.cache, &copy, lengths, NULL,
                                        &error), STATUS_INVALID);
-    expect_said(error.message, "starts: is NULL");
+    expect_facts(error.message, "starts: is NULL");
     for (long n = 1; ; n++) {
         long live = allocator_live();
         allocator_fail_at(n);
@@ -1236,13 +1236,13 @@ START_TEST(a_length_that_a_row_has_not_reached_is_refused)
             snprintf(message, sizeof message,
                      "lengths[%d]: expected 0 to %d, got %d", b,
                      (int)some_lengths[b], (int)wrong[k]);
-            expect_said(error.message, message);
+            expect_facts(error.message, message);
             expect_mirror(pair.cache, &pair.mirror);
         }
     }
     ck_assert_int_eq(kv_cache_truncate(pair.cache, NULL, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "lengths: is NULL");
+    expect_facts(error.message, "lengths: is NULL");
     kv_cache_free(&pair.cache);
 }
 END_TEST
@@ -1456,13 +1456,13 @@ START_TEST(a_request_refuses_what_cannot_be_served)
                         wrong[k].capacity, wrong[k].tokens, &error);
         live = allocator_live() - live;
         ck_assert_int_eq(status, STATUS_INVALID);
-        expect_said(error.message, wrong[k].message);
+        expect_facts(error.message, wrong[k].message);
         ck_assert_int_eq(live, 0);
         ck_assert_ptr_null(request);
     }
     ck_assert_int_eq(request_new(&request, NULL, 1, 1, 1, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "lm: is NULL");
+    expect_facts(error.message, "lm: is NULL");
     request_free(&request);
     request_free(NULL);
     cached_close(&served.cached);
@@ -1858,7 +1858,7 @@ START_TEST(a_refused_feed_changes_nothing)
     const float *logits = feed(request, &served.cached, 0, 4, false);
     ck_assert_int_eq(request_feed(request, ids, 1, false, NULL, &error),
                      STATUS_INVALID);
-    expect_said(error.message, "logits: is NULL");
+    expect_facts(error.message, "logits: is NULL");
     expect_feed_refused(request, NULL, 1, "ids: is NULL");
     expect_feed_refused(request, ids, 0, "tokens: expected 1 to 4, got 0");
     expect_feed_refused(request, ids, 5, "tokens: expected 1 to 4, got 5");

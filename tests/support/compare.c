@@ -103,7 +103,7 @@ static void expect_parts(const char *message, const char *from,
     }
 }
 
-void expect_said(const char *message, const char *expected)
+void expect_facts(const char *message, const char *expected)
 {
     const char *colon = expected + strcspn(expected, ":");
     expect_parts(message, expected, colon,

@@ -22,6 +22,6 @@ void expect_same_bits(const char *what, const void *actual,
 /* Fails unless the message says what the expected one says: each word of its
    name (all up to the first colon) and each number behind that, in words of
    its own. How an implementation phrases a refusal is its own affair. */
-void expect_said(const char *message, const char *expected);
+void expect_facts(const char *message, const char *expected);
 
 #endif
