@@ -1,0 +1,25 @@
+#ifndef INT8_STUDY_H
+#define INT8_STUDY_H
+
+#include "causal_lm.h"
+
+/* At one position, over all rows of the batch: the logits of a cache of
+   floats against those of one call without a cache, and those of a cache of
+   codes against those of the floats. */
+struct int8_loss {
+    double floats, codes;    /* largest absolute difference */
+    double root_mean_square; /* of codes */
+    double gap;              /* least lead of the greedy token's logit */
+    int changed;             /* rows whose greedy token is another */
+};
+struct int8_times {
+    double floats, codes;    /* seconds for all tokens, one at a time */
+};
+
+/* ids [B,T], each row a text from position 0; losses [T]. Refuses what a
+   request of T slots and calls of T tokens refuses. */
+enum status int8_losses(const struct causal_lm *lm, const int32_t *ids,
+                        int batch, int tokens, struct int8_loss *losses,
+                        struct int8_times *times, struct error *error);
+
+#endif
