@@ -1503,26 +1503,40 @@ static void hash_file(uint64_t *h, const char *path)
         *h = hash(*h, str(&t), t.n);
 }
 
-static uint64_t hash_command(const char *command)
+static bool is_script(const char *word)
+{
+    const char *dot = strrchr(word, '.');
+    return dot != NULL
+        && (strcmp(dot, ".gp") == 0 || strcmp(dot, ".awk") == 0);
+}
+
+static void hash_names(uint64_t *h, const char *text, int depth)
 {
     static const char separators[] = " \t\n|<>;&()'\"=,";
-    uint64_t h = hash(HASH_START, command, strlen(command));
-    for (const char *s = command; *s; ) {
+    for (const char *s = text; *s; ) {
         size_t n = strcspn(s, separators);
         if (n > 0) {
-            struct text program = { 0 };
+            struct text program = { 0 }, script = { 0 };
             char *word = copy(s, n);
             putf(&program, "build/bin/%s", word);
-            hash_file(&h, word);
-            hash_file(&h, str(&program));
+            hash_file(h, word);
+            hash_file(h, str(&program));
             struct text weights = { 0 }, config = { 0 };
             putf(&weights, "%s/model.safetensors", word);
             putf(&config, "%s/config.json", word);
-            hash_file(&h, str(&weights));
-            hash_file(&h, str(&config));
+            hash_file(h, str(&weights));
+            hash_file(h, str(&config));
+            if (depth > 0 && is_script(word) && read_file(word, &script))
+                hash_names(h, str(&script), depth - 1);
         }
         s += n + (s[n] != '\0');
     }
+}
+
+static uint64_t hash_command(const char *command)
+{
+    uint64_t h = hash(HASH_START, command, strlen(command));
+    hash_names(&h, command, 3);
     return h;
 }
 static int run_command(const char *command, bool merge, struct text *out)
