@@ -11,7 +11,7 @@ enum { MOST = 4096 };
 
 struct options {
     const char *model, *text;
-    int windows, tokens, every;    /* tokens 0: the context */
+    int windows, tokens, start, every;    /* tokens 0: the context */
     bool measure, json;
 };
 
@@ -31,6 +31,9 @@ static int read_options(const struct command *command, int argc,
         else if (command_option(argc, argv, &i, "--tokens", &value))
             status = command_int(command, "--tokens", value, 1, MOST,
                                  &options->tokens);
+        else if (command_option(argc, argv, &i, "--start", &value))
+            status = command_int(command, "--start", value, 0, MOST,
+                                 &options->start);
         else if (command_option(argc, argv, &i, "--every", &value))
             status = command_int(command, "--every", value, 1, MOST,
                                  &options->every);
@@ -113,7 +116,7 @@ static void print_losses(const struct options *options,
                ? "%s{\"position\": %d, \"floats\": %.9g, \"codes\": %.9g,"
                  " \"rms\": %.9g, \"lead\": %.9g, \"changed\": %d}"
                : "%.0s%8d  %10.5f  %9.5f  %7.5f  %10.5f  %7d\n",
-               between, t, loss->floats, loss->codes,
+               between, options->start + t, loss->floats, loss->codes,
                loss->root_mean_square, loss->gap, loss->changed);
         between = ",\n ";
     }
@@ -135,8 +138,8 @@ static enum status study(const struct options *options,
         status = error_set(error, STATUS_NO_MEMORY,
                            "no memory for %d positions", tokens);
     if (status == STATUS_OK)
-        status = int8_losses(&lm, ids, options->windows, tokens, losses,
-                             &times, error);
+        status = int8_losses(&lm, ids, options->windows, tokens,
+                             options->start, losses, &times, error);
     if (status == STATUS_OK) {
         print_bytes(options, &lm, tokens, &times);
         print_losses(options, losses, tokens);
@@ -164,16 +167,17 @@ static int run(const struct command *command, int argc, char **argv)
 
 const struct command command_int8 = {
     "int8", "what a cache of eight bits saves and loses",
-    "usage: tinygpt int8 --model DIR --text FILE [--windows B] [--tokens T]\n"
-    "                    [--every K] [--measure] [--json]\n"
+    "usage: tinygpt int8 --model DIR --text FILE [--windows B]\n"
+    "                    [--tokens T] [--start P] [--every K] [--measure]\n"
+    "                    [--json]\n"
     "\n"
     "Cuts B texts (1) of T bytes (the model's context) from the file and\n"
-    "runs them through the model token by token, with a cache of floats\n"
-    "and with one of int8 codes. Prints the bytes of both, and for every\n"
-    "K-th position (16): the largest difference of a logit with floats\n"
-    "from a call without a cache, with codes from floats, its root mean\n"
-    "square, the least lead of a greedy token, and how many of the B\n"
-    "greedy tokens are others.\n"
+    "runs them through the model token by token from position P (0), with\n"
+    "a cache of floats and with one of int8 codes. Prints the bytes of\n"
+    "both, and for every K-th position (16): the largest difference of a\n"
+    "logit with floats from a call without a cache, with codes from\n"
+    "floats, its root mean square, the least lead of a greedy token, and\n"
+    "how many of the B greedy tokens are others.\n"
     "\n"
     "  --measure  print milliseconds a token for both, too\n"
     "  --json     the same as JSON\n",

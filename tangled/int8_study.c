@@ -8,6 +8,7 @@ struct ways {
     struct request *whole, *floats, *codes;   /* codes is lent for steps */
     struct int8_kv *cache;
     int32_t *ids;                             /* [B] of one position */
+    int32_t *starts, *zeros;                  /* [B], behind the ids */
 };
 
 static void ways_end(struct ways *ways)
@@ -19,8 +20,17 @@ static void ways_end(struct ways *ways)
     free(ways->ids);
 }
 
+static enum status start_at(const struct ways *ways, struct request *request,
+                            struct error *error)
+{
+    struct kv_cache *cache = request_cache(request);
+    return kv_cache_load(cache, kv_cache_storage(cache), ways->zeros,
+                         ways->starts, error);
+}
+
 static enum status ways_begin(struct ways *ways, const struct causal_lm *lm,
-                              int batch, int tokens, struct error *error)
+                              int batch, int tokens, int start,
+                              struct error *error)
 {
     enum status status = request_new(&ways->whole, lm, batch, tokens, tokens,
                                      error);
@@ -32,10 +42,17 @@ static enum status ways_begin(struct ways *ways, const struct causal_lm *lm,
         status = int8_kv_new(&ways->cache, &lm->cache, batch, tokens, error);
     if (status != STATUS_OK)
         return status;
-    ways->ids = calloc((size_t)batch, sizeof *ways->ids);
-    return ways->ids != NULL ? STATUS_OK
-           : error_set(error, STATUS_NO_MEMORY, "no memory for %d ids",
-                       batch);
+    ways->ids = calloc((size_t)batch, 3 * sizeof *ways->ids);
+    if (ways->ids == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %d ids",
+                         batch);
+    ways->starts = ways->ids + batch;
+    ways->zeros = ways->starts + batch;
+    for (int b = 0; b < batch; b++)
+        ways->starts[b] = start;
+    status = start_at(ways, ways->whole, error);
+    return status != STATUS_OK ? status
+           : start_at(ways, ways->floats, error);
 }
 
 static int greedy(const float *logits, int count, double *gap)
@@ -82,7 +99,11 @@ static enum status both(struct ways *ways, const float **floats,
     enum status status = request_feed(ways->floats, ways->ids, 1, true,
                                       floats, error);
     const double between = seconds();
-    if (status == STATUS_OK)
+    *codes = *floats;
+    if (status == STATUS_OK && int8_kv_lengths(ways->cache)[0] == 0)
+        status = int8_kv_append(ways->cache, kv_cache_storage(
+            request_cache(ways->floats)), NULL, ways->starts, 1, error);
+    else if (status == STATUS_OK)
         status = int8_kv_feed(ways->cache, ways->codes, ways->ids, 1, true,
                               codes, error);
     times->floats += between - began;
@@ -94,7 +115,7 @@ static enum status position(struct ways *ways, const float *whole,
                             int vocab_size, struct int8_loss *loss,
                             struct int8_times *times, struct error *error)
 {
-    const float *floats, *codes;
+    const float *floats = NULL, *codes = NULL;
     const struct kv_cache *cache = request_cache(ways->whole);
     const size_t tokens = (size_t)kv_cache_capacity(cache);
     const int batch = kv_cache_batch(cache);
@@ -110,13 +131,15 @@ static enum status position(struct ways *ways, const float *whole,
 }
 
 enum status int8_losses(const struct causal_lm *lm, const int32_t *ids,
-                        int batch, int tokens, struct int8_loss *losses,
-                        struct int8_times *times, struct error *error)
+                        int batch, int tokens, int start,
+                        struct int8_loss *losses, struct int8_times *times,
+                        struct error *error)
 {
     struct ways ways = {0};
     const float *whole;
     *times = (struct int8_times){0, 0};
-    enum status status = ways_begin(&ways, lm, batch, tokens, error);
+    enum status status = ways_begin(&ways, lm, batch, tokens,
+                                    start, error);
     if (status == STATUS_OK)
         status = request_feed(ways.whole, ids, tokens, false, &whole, error);
     for (int t = 0; t < tokens && status == STATUS_OK; t++) {

@@ -16,10 +16,12 @@ struct int8_times {
     double floats, codes;    /* seconds for all tokens, one at a time */
 };
 
-/* ids [B,T], each row a text from position 0; losses [T]. Refuses what a
-   request of T slots and calls of T tokens refuses. */
+/* ids [B,T], each row a text from position `start`; losses [T]. Refuses
+   what a request of T slots and calls of T tokens refuses, and a negative
+   start. */
 enum status int8_losses(const struct causal_lm *lm, const int32_t *ids,
-                        int batch, int tokens, struct int8_loss *losses,
-                        struct int8_times *times, struct error *error);
+                        int batch, int tokens, int start,
+                        struct int8_loss *losses, struct int8_times *times,
+                        struct error *error);
 
 #endif
