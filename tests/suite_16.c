@@ -281,7 +281,7 @@ static void expect_world(const struct world *world)
             expect_text(world, s);
 }
 
-/* ------------------------------------------------------------- made, freed */
+/* ------------------------------------------------------------ made, freed */
 
 START_TEST(a_paged_cache_of_nothing_is_refused_by_name)
 {
@@ -399,7 +399,7 @@ START_TEST(as_many_sequences_open_as_there_may_be)
 }
 END_TEST
 
-/* ------------------------------------------------------- blocks by counting */
+/* ----------------------------------------------------- blocks by counting */
 
 START_TEST(a_sequence_holds_the_blocks_of_its_tokens)
 {
@@ -659,7 +659,7 @@ START_TEST(a_length_that_a_sequence_has_not_reached_is_refused)
 }
 END_TEST
 
-/* ------------------------------------------------------------------- forks */
+/* ------------------------------------------------------------------ forks */
 
 START_TEST(a_fork_reads_the_blocks_of_its_parent)
 {
@@ -796,7 +796,7 @@ START_TEST(of_all_who_share_a_tail_one_stays)
 }
 END_TEST
 
-/* ----------------------------------------------------------- what is taken */
+/* ---------------------------------------------------------- what is taken */
 
 static enum status check(const struct world *world, const int *sequences,
                          int batch, int tokens)
@@ -1002,7 +1002,7 @@ START_TEST(every_argument_of_an_append_is_looked_at)
 }
 END_TEST
 
-/* ----------------------------------------------------------- random traces */
+/* ---------------------------------------------------------- random traces */
 
 static int some_open(struct world *world, int *open)
 {
@@ -1150,7 +1150,7 @@ START_TEST(random_traces_equal_plain_arrays_and_every_reference_is_counted)
 }
 END_TEST
 
-/* ---------------------------------------------------------------- the runner */
+/* ------------------------------------------------------------- the runner */
 
 /* A model of one family or the other. */
 struct family {
@@ -1504,7 +1504,7 @@ START_TEST(the_paged_loop_allocates_nothing)
 }
 END_TEST
 
-/* ----------------------------------------------------- waste and the command */
+/* -------------------------------------------------- waste and the command */
 
 START_TEST(waste_is_counted_and_agrees_with_its_formula)
 {
@@ -1632,7 +1632,7 @@ START_TEST(the_pages_command_refuses_what_it_cannot_count)
 }
 END_TEST
 
-/* -------------------------------------------------------------------- table */
+/* ------------------------------------------------------------------ table */
 
 #define BLOCKS "let a number of tokens be a number of blocks"
 #define TAKE "take the blocks that the new tokens need"
