@@ -319,7 +319,7 @@ build/tool/ends_%: tests/tool/suite_ends_%.c tests/tool/ends.c \
 ends-suites: $(RESOLVE)
 	+@for n in $(STAGES); do $(ONE)=$$n suites program || exit 1; done
 build/tool/ends_%.passed: build/tool/ends_% ends-suites
-	@$< --program $(RESOLVE) --timeout 600 > $@.log || \
+	@$< --program $(RESOLVE) --timeout 1800 > $@.log || \
 	    { cat $@.log; rm -f $@; exit 1; }
 	@mv $@.log $@
 ends-check: $(ENDS:%=build/tool/ends_%.passed)  ## the re-solve tool, used

@@ -616,6 +616,7 @@ static void save_model(char *directory)
     };
     struct error error = {0};
     struct tiny_gpt *model = noisy_model(&config, 10);
+    sprintf(directory, "%s/10-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
     expect_ok(tiny_gpt_save(model, directory, &error), &error);
     tiny_gpt_free(&model);
@@ -657,7 +658,7 @@ START_TEST(replies_are_the_same_with_and_without_a_cache)
         "--prefix-cache=blocks --block-size 4",
         "--prefix-cache blocks --block-size 2 --capacity 5"
     };
-    char directory[] = "/tmp/suite-10-XXXXXX", line[500];
+    char directory[64], line[500];
     char want[4000], got[4000];
     int status;
     save_model(directory);
@@ -685,7 +686,7 @@ START_TEST(the_command_says_how_much_was_reused)
         "[prompt 16 tokens: 0 reused, 16 run]\n"
         "[prompt 27 tokens: 20 reused, 7 run]\n"
         "[prompt 21 tokens: 16 reused, 5 run]\n";
-    char directory[] = "/tmp/suite-10-XXXXXX", line[500], got[4000];
+    char directory[64], line[500], got[4000];
     int status;
     save_model(directory);
     for (int k = 0; k < 2; k++) {
@@ -727,7 +728,7 @@ START_TEST(the_command_refuses_what_it_cannot_do)
         {"$P chat --model $M --max-new-tokens 65 < /dev/null",
          "do not fit the context of 64", 1},
     };
-    char directory[] = "/tmp/suite-10-XXXXXX", got[4000];
+    char directory[64], got[4000];
     int status;
     save_model(directory);
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {

@@ -676,13 +676,14 @@ START_TEST(the_command_prints_both_and_their_formulas)
         "branches  snapshots    formula     blocks    formula\n"
         "       1       8960       8960       3584       3584\n"
         "       2      15232      15232       5376       5376\n";
-    char directory[] = "/tmp/suite-10b-XXXXXX", line[300], got[1000];
+    char directory[64], line[300], got[1000];
     const struct gpt_config config = {
         .vocab_size = 11, .context_length = 4, .d_model = 14, .n_layers = 2,
         .n_heads = 2, .d_ff = 3, .layer_norm_eps = 1e-5
     };
     struct error error = {0};
     struct tiny_gpt *model = noisy_model(&config, 10);
+    sprintf(directory, "%s/10b-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
     expect_ok(tiny_gpt_save(model, directory, &error), &error);
     tiny_gpt_free(&model);

@@ -1836,7 +1836,7 @@ static char directory[64], said[65536];
 
 static void put_on_disk(struct tiny_gpt *model)
 {
-    snprintf(directory, sizeof directory, "/tmp/tinygpt-11-XXXXXX");
+    snprintf(directory, sizeof directory, "%s/11-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
     expect_ok(tiny_gpt_save(model, directory, &error), &error);
 }

@@ -1375,7 +1375,7 @@ static int shell(const char *line)
 
 static void put_on_disk(const struct tiny_gpt *model, char *directory)
 {
-    strcpy(directory, "/tmp/tinygpt-12-XXXXXX");
+    sprintf(directory, "%s/12-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(directory));
     expect_ok(tiny_gpt_save(model, directory, &error), &error);
 }

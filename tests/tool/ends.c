@@ -59,8 +59,7 @@ static void link_build(void)
 
 void place_make(void)
 {
-    const char *tmp = getenv("TMPDIR");
-    char *made = text_format("%s/ends-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    char *made = text_format("%s/ends-XXXXXX", harness_scratch());
     ck_assert_ptr_nonnull(mkdtemp(made));
     ck_assert_ptr_nonnull(realpath(made, place));
     free(made);
