@@ -11,4 +11,6 @@ plot '< tinygpt int8 --model book/checkpoint --text book/05-mask.nw --windows 32
      '' using 1:4 skip 2 with linespoints pt 7 ps 0.5 lc rgb "#3b6ea5" title "root mean square", \
      '' using 1:2 skip 2 with lines lw 2 lc rgb "#c8553d" title "largest with a cache of floats", \
      '< tinygpt int8 --model book/checkpoint --text book/05-mask.nw --windows 32 --start 96 --tokens 32 --every 1' \
-       using 1:4 skip 2 with points pt 7 ps 0.6 lc rgb "#222222" title "root mean square, texts that begin at 96"
+       using 1:4 skip 2 with points pt 7 ps 0.6 lc rgb "#222222" title "root mean square, texts that begin at 96", \
+     '< tinygpt int8 --model book/checkpoint --text book/05-mask.nw --windows 32 --spare --every 1' \
+       using 1:4 skip 2 with lines lw 2 lc rgb "#5a9e5a" title "root mean square, first keys as floats"

@@ -12,7 +12,7 @@ enum { MOST = 4096 };
 struct options {
     const char *model, *text;
     int windows, tokens, start, every;    /* tokens 0: the context */
-    bool measure, json;
+    bool spare, measure, json;
 };
 
 static int read_options(const struct command *command, int argc,
@@ -37,6 +37,8 @@ static int read_options(const struct command *command, int argc,
         else if (command_option(argc, argv, &i, "--every", &value))
             status = command_int(command, "--every", value, 1, MOST,
                                  &options->every);
+        else if (strcmp(argv[i], "--spare") == 0)
+            options->spare = true;
         else if (strcmp(argv[i], "--measure") == 0)
             options->measure = true;
         else if (strcmp(argv[i], "--json") == 0)
@@ -109,15 +111,18 @@ static void print_losses(const struct options *options,
 {
     const char *between = "\n ";
     if (!options->json)
-        printf("position  floats off  codes off  rms  least lead  changed\n");
+        printf("position  floats off  codes off  rms      least lead"
+               "  key scale  changed\n");
     for (int t = options->every - 1; t < tokens; t += options->every) {
         const struct int8_loss *loss = &losses[t];
         printf(options->json
                ? "%s{\"position\": %d, \"floats\": %.9g, \"codes\": %.9g,"
-                 " \"rms\": %.9g, \"lead\": %.9g, \"changed\": %d}"
-               : "%.0s%8d  %10.5f  %9.5f  %7.5f  %10.5f  %7d\n",
+                 " \"rms\": %.9g, \"lead\": %.9g, \"key_scale\": %.9g,"
+                 " \"changed\": %d}"
+               : "%.0s%8d  %10.5f  %9.5f  %7.5f  %10.5f  %9.5f  %7d\n",
                between, options->start + t, loss->floats, loss->codes,
-               loss->root_mean_square, loss->gap, loss->changed);
+               loss->root_mean_square, loss->gap, loss->key_scale,
+               loss->changed);
         between = ",\n ";
     }
     if (options->json)
@@ -137,9 +142,10 @@ static enum status study(const struct options *options,
     if (status == STATUS_OK && losses == NULL)
         status = error_set(error, STATUS_NO_MEMORY,
                            "no memory for %d positions", tokens);
+    const struct int8_texts texts = {ids, options->windows, tokens,
+                                     options->start, options->spare};
     if (status == STATUS_OK)
-        status = int8_losses(&lm, ids, options->windows, tokens,
-                             options->start, losses, &times, error);
+        status = int8_losses(&lm, &texts, losses, &times, error);
     if (status == STATUS_OK) {
         print_bytes(options, &lm, tokens, &times);
         print_losses(options, losses, tokens);
@@ -168,17 +174,19 @@ static int run(const struct command *command, int argc, char **argv)
 const struct command command_int8 = {
     "int8", "what a cache of eight bits saves and loses",
     "usage: tinygpt int8 --model DIR --text FILE [--windows B]\n"
-    "                    [--tokens T] [--start P] [--every K] [--measure]\n"
-    "                    [--json]\n"
+    "                    [--tokens T] [--start P] [--every K] [--spare]\n"
+    "                    [--measure] [--json]\n"
     "\n"
     "Cuts B texts (1) of T bytes (the model's context) from the file and\n"
     "runs them through the model token by token from position P (0), with\n"
     "a cache of floats and with one of int8 codes. Prints the bytes of\n"
     "both, and for every K-th position (16): the largest difference of a\n"
     "logit with floats from a call without a cache, with codes from\n"
-    "floats, its root mean square, the least lead of a greedy token, and\n"
-    "how many of the B greedy tokens are others.\n"
+    "floats, its root mean square, the least lead of a greedy token, the\n"
+    "mean scale of the first layer's keys, and how many of the B greedy\n"
+    "tokens are others.\n"
     "\n"
+    "  --spare    keep the first layer's keys as floats\n"
     "  --measure  print milliseconds a token for both, too\n"
     "  --json     the same as JSON\n",
     run

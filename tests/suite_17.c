@@ -1351,15 +1351,19 @@ START_TEST(the_checkpoint_loses_little_at_every_position)
 {
     struct tiny_gpt *model = NULL;
     int32_t ids[128];
-    struct int8_loss losses[128];
+    struct int8_loss losses[128], spared[128];
     struct int8_times times;
+    double square = 0, less = 0;
     int changed = 0;
     expect_ok(tiny_gpt_load(&model, "book/checkpoint", &error), &error);
     const struct causal_lm lm = tiny_gpt_causal_lm(model);
     ck_assert_uint_ge(sizeof text, 129);
     for (int t = 0; t < 128; t++)
         ids[t] = (unsigned char)text[t];
-    expect_ok(int8_losses(&lm, ids, 1, 128, 0, losses, &times, &error), &error);
+    const struct int8_texts with = {ids, 1, 128, 0, true};
+    expect_ok(int8_losses(&lm, &with, spared, &times, &error), &error);
+    const struct int8_texts texts = {ids, 1, 128, 0, false};
+    expect_ok(int8_losses(&lm, &texts, losses, &times, &error), &error);
     for (int t = 0; t < 128; t++) {
         ck_assert_double_le(losses[t].floats, 1e-4);
         ck_assert_double_le(losses[t].codes, 1);
@@ -1367,10 +1371,15 @@ START_TEST(the_checkpoint_loses_little_at_every_position)
         ck_assert_double_ge(losses[t].codes, losses[t].root_mean_square);
         ck_assert_int_ge(losses[t].changed, 0);
         changed += losses[t].changed;
+        ck_assert_double_gt(losses[t].key_scale, 0);
+        square += losses[t].root_mean_square * losses[t].root_mean_square;
+        less += spared[t].root_mean_square * spared[t].root_mean_square;
     }
     ck_assert_double_eq(losses[0].codes, 0);
     ck_assert_double_gt(losses[1].codes, 0);
     ck_assert_int_le(changed, 6);
+    ck_assert_double_gt(less, 0);
+    ck_assert_double_lt(less, square / 2);
     tiny_gpt_free(&model);
 }
 END_TEST
@@ -1380,19 +1389,22 @@ START_TEST(the_study_survives_each_failed_allocation)
     struct served made = served(true);
     struct int8_loss losses[TEXT];
     struct int8_times times;
-    ck_assert_int_eq(int8_losses(&made.lm, made.ids, 3, 0, 0, losses,
-                                 &times, &error), STATUS_INVALID);
-    ck_assert_int_eq(int8_losses(&made.lm, made.ids, 3, TEXT, -1, losses,
-                                 &times, &error), STATUS_INVALID);
-    ck_assert_int_eq(int8_losses(&made.lm, made.ids, 3, TEXT, 25 - TEXT,
-                                 losses, &times, &error), STATUS_INVALID);
-    expect_ok(int8_losses(&made.lm, made.ids, 3, TEXT, 24 - TEXT, losses,
-                          &times, &error), &error);
+    const int wrong[][2] = {{0, 0}, {TEXT, -1}, {TEXT, 25 - TEXT}};
+    struct int8_texts texts = {made.ids, 3, 0, 0, false};
+    for (int k = 0; k < 3; k++) {
+        texts.tokens = wrong[k][0];
+        texts.start = wrong[k][1];
+        ck_assert_int_eq(int8_losses(&made.lm, &texts, losses, &times,
+                                     &error), STATUS_INVALID);
+    }
+    texts.start = 24 - TEXT;
+    expect_ok(int8_losses(&made.lm, &texts, losses, &times, &error), &error);
     for (long n = 1; ; n++) {
         long live = allocator_live();
         allocator_fail_at(n);
-        enum status status = int8_losses(&made.lm, made.ids, 3, TEXT, 5,
-                                         losses, &times, &error);
+        texts.spare = n % 2;
+        enum status status = int8_losses(&made.lm, &texts, losses, &times,
+                                         &error);
         bool failed = allocator_stop();
         live = allocator_live() - live;
         ck_assert_int_eq(live, 0);
@@ -1438,8 +1450,8 @@ START_TEST(the_command_prints_bytes_and_losses)
             ck_assert_int_eq(position, 8 * ++rows - 1);
     ck_assert_int_eq(rows, 2);
     const char *json = run_program(INT8 "--text=README.md --tokens 4"
-                                   " --start 7 --every 1 --measure --json",
-                                   0);
+                                   " --start 7 --every 1 --spare --measure"
+                                   " --json", 0);
     ck_assert_ptr_nonnull(strstr(json, "{\"float_bytes\": 12288, \"int8_"
                                        "bytes\": 3584, \"scale_bytes\": 512,"
                                        " \"float_ms\": "));
