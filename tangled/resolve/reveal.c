@@ -113,16 +113,13 @@ static void print_word_diff(const char *path)
     free(text);
 }
 
-static void show(const struct reveal *reveal, const char *name,
-                 const char *yours, const char *book)
+static void show_words(const struct reveal *reveal, const char *yours,
+                       const char *book)
 {
     struct list argv = { 0 };
     char *first = text_format("%s/yours", reveal->bench.directory);
     char *second = text_format("%s/answer", reveal->bench.directory);
     char *output = text_format("%s/words", reveal->bench.directory);
-    printf("\n----- %s\n", name);
-    if (!file_write(first, yours, 0666) || !file_write(second, book, 0666))
-        return;
     list_add_words(&argv, "git --no-pager diff --no-index --no-ext-diff"
                    " -U9999"
                    " --word-diff-regex=[A-Za-z0-9_.]+|[^[:space:]]");
@@ -132,7 +129,9 @@ static void show(const struct reveal *reveal, const char *name,
                                 : "--word-diff=plain"));
     list_add(&argv, text_format("%s", first));
     list_add(&argv, text_format("%s", second));
-    int status = process_wait(process_start(&argv, output));
+    int status = file_write(first, yours, 0666)
+        && file_write(second, book, 0666)
+        ? process_wait(process_start(&argv, output)) : -1;
     if (status == 0)
         printf("%s(as in the book)\n", book);
     else if (status == 1)
@@ -143,6 +142,16 @@ static void show(const struct reveal *reveal, const char *name,
     free(first);
     free(second);
     free(output);
+}
+
+static void show(const struct reveal *reveal, const char *name,
+                 const char *yours, const char *book)
+{
+    printf("\n----- %s\n", name);
+    if (yours[0] == '\0' || strstr(yours, "BLANK(") != NULL)
+        printf("%s(yours was blank)\n", book);
+    else
+        show_words(reveal, yours, book);
 }
 
 static char *attempt_file(const struct reveal *reveal, const char *file)

@@ -133,9 +133,19 @@ static void set_size(int columns, int rows)
     ck_assert_int_eq(ioctl(session.terminal, TIOCSWINSZ, &size), 0);
 }
 
+/* A shell starts what goes to the background with signals that are ignored,
+   and a program respects that. Here, a terminal's user starts it. */
+static void obey_signals(void)
+{
+    static const int all[] = { SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP };
+    for (int i = 0; i < 5; i++)
+        signal(all[i], SIG_DFL);
+}
+
 static void become_watch(const char *name, const char *setting)
 {
     char variable[256];
+    obey_signals();
     snprintf(variable, sizeof variable, "%s", setting);
     setsid();
     int terminal = open(name, O_RDWR);      /* becomes the controlling one */
@@ -715,6 +725,7 @@ static int start_in_pipe(void)
     session.child = fork();
     ck_assert_int_ge(session.child, 0);
     if (session.child == 0) {
+        obey_signals();
         dup2(ends[1], 1);
         close(ends[0]);
         close(ends[1]);
