@@ -187,6 +187,29 @@ START_TEST(a_pause_can_be_killed)
 }
 END_TEST
 
+START_TEST(every_other_command_can_be_killed)
+{
+    static const char *const words[][2] = {
+        { "abandon", "" }, { "next", NULL }, { "history", "" },
+        { "progress", NULL }, { "progress", "--html" }, { "watch", "" },
+    };
+    begin();
+    for (int i = 0; i < 3 * ROUNDS; i++) {
+        const char *second = words[i % 6][1];
+        if (second != NULL && second[0] == '\0')
+            second = key;
+        kill_within(resolve_start(words[i % 6][0], second, NULL), 0.6);
+        expect_order();
+        expect_folders_kept();
+    }
+    ck_assert_msg(resolve("blank", key, "--restart", NULL) == 0, "%s",
+                  complained);
+    ck_assert_int_eq(resolve("grade", key, NULL), 1);
+    ck_assert_int_eq(resolve("progress", "--html", NULL), 0);
+    end();
+}
+END_TEST
+
 /* ------------------------------------------------------------- two at once */
 
 START_TEST(two_graders_take_turns)
@@ -277,6 +300,7 @@ static const struct test tests[] = {
     TEST(a_grade_can_be_killed, 0, "log a grade"),
     TEST(a_reveal_can_be_killed, 0, "end the attempt in the log"),
     TEST(a_pause_can_be_killed, 0, "append an event and fold it"),
+    TEST(every_other_command_can_be_killed, 0, "append an event and fold it"),
     TEST(two_graders_take_turns, 1, "open the bench"),
     TEST(of_two_blanks_at_once_one_is_refused, 1, "start an attempt"),
     TEST(blanks_that_begin_anew_at_once_all_begin, 1, "make the folder"),
