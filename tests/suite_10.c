@@ -654,10 +654,8 @@ START_TEST(replies_are_the_same_with_and_without_a_cache)
 {
     static const char *const kinds[] = {
         "--prefix-cache none", "--prefix-cache snapshots --block-size 1",
-        "--prefix-cache snapshots --block-size 3 --capacity 2",
-        "--prefix-cache=blocks --block-size 4",
-        "--prefix-cache blocks --block-size 2 --capacity 5"
-    };
+        "--prefix-cache=snapshots --block-size 3 --capacity 2"
+    };      /* blocks: suite_10b.c */
     char directory[64], line[500];
     char want[4000], got[4000];
     int status;
@@ -666,7 +664,7 @@ START_TEST(replies_are_the_same_with_and_without_a_cache)
                                    &status);
     ck_assert_int_eq(status, 0);
     ck_assert_uint_eq(length, 3 * 6);
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 3; k++) {
         snprintf(line, sizeof line, TURNS "%s", kinds[k]);
         ck_assert_uint_eq(run_line(directory, line, got, sizeof got, &status),
                           length);

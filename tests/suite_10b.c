@@ -707,6 +707,48 @@ START_TEST(the_command_prints_both_and_their_formulas)
 }
 END_TEST
 
+/* Three turns of a chat with these options; returns how many bytes they say. */
+static size_t chat(const char *directory, const char *options, char *said,
+                   size_t size)
+{
+    char line[600];
+    snprintf(line, sizeof line, "printf 'one two\\nthree\\n\\none two four"
+             "\\n' | '%s' chat --model '%s' --system 'open the '"
+             " --max-new-tokens 5 %s", harness_program(), directory, options);
+    FILE *pipe = popen(line, "r");
+    ck_assert_ptr_nonnull(pipe);
+    const size_t length = fread(said, 1, size, pipe);
+    ck_assert_int_eq(pclose(pipe), 0);
+    return length;
+}
+
+START_TEST(replies_are_the_same_from_shared_blocks)
+{
+    char directory[64], line[100], want[1000], got[1000];
+    const struct gpt_config config = {
+        .vocab_size = 256, .context_length = 64, .d_model = 10, .n_layers = 2,
+        .n_heads = 2, .d_ff = 7, .layer_norm_eps = 1e-5
+    };
+    struct error error = {0};
+    struct tiny_gpt *model = noisy_model(&config, 10);
+    sprintf(directory, "%s/10b-XXXXXX", harness_scratch());
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    expect_ok(tiny_gpt_save(model, directory, &error), &error);
+    tiny_gpt_free(&model);
+    const size_t length = chat(directory, "--prefix-cache none", want,
+                               sizeof want);
+    ck_assert_uint_eq(length, 3 * 6);
+    for (int k = 0; k < 2; k++) {
+        const char *options = k == 0 ? "--prefix-cache=blocks --block-size 4"
+            : "--prefix-cache blocks --block-size 2 --capacity 5";
+        ck_assert_uint_eq(chat(directory, options, got, sizeof got), length);
+        expect_same_bits(options, got, want, length);
+    }
+    snprintf(line, sizeof line, "rm -r '%s'", directory);
+    ck_assert_int_eq(system(line), 0);
+}
+END_TEST
+
 /* -------------------------------------------------------------------- table */
 
 #define ONCE "free a block that has no reference left, once"
@@ -779,6 +821,8 @@ static const struct test tests[] = {
     TEST(branching_prompts_need_the_bytes_of_the_formulas, 2, ARRAYS),
     TEST(the_command_prints_both_and_their_formulas, 2,
          "what the formulas say"),
+    TEST(replies_are_the_same_from_shared_blocks, 3,
+         "publish the reply as well"),
 };
 
 SUITE("chapter 10, shared blocks", tests);
