@@ -1743,7 +1743,8 @@ static enum status make_transitions(struct test_model *made, struct error *e)
 
 /* ------------------------------------------------------------ measurements */
 
-/* Bytes and shapes agree either way; logits do not, from the first step. */
+/* Bytes and shapes agree either way; logits do not. Single steps may be right
+   by chance, when the tokens in reach are equals, so steps are averaged. */
 START_TEST(positions_reset_at_each_step_leave_the_bytes_and_not_the_logits)
 {
     uint64_t state = noise_start(240);
@@ -1761,7 +1762,6 @@ START_TEST(positions_reset_at_each_step_leave_the_bytes_and_not_the_logits)
                                    &bytes, &error), &error);
         for (int k = 0; k < steps; k++) {
             ck_assert_double_le(counted[k], 1e-5);
-            ck_assert_double_gt(reset[k], 1e-4);
             sum += reset[k];
         }
         ck_assert_double_gt(sum / steps, 0.1);
