@@ -26,13 +26,15 @@ struct request {
     int count;
 };
 
-static bool run(char *const *argv, const char *in, const char *out)
+static bool run(char *const *argv, const char *in, const char *out,
+                const char *directory)
 {
     pid_t child = fork();
     if (child == 0) {
         int from = open(in, O_RDONLY);
         int to = open(out, O_WRONLY | O_CREAT | O_TRUNC, 0666);
-        if (from < 0 || to < 0 || dup2(from, 0) < 0 || dup2(to, 1) < 0)
+        if (from < 0 || to < 0 || dup2(from, 0) < 0 || dup2(to, 1) < 0
+            || chdir(directory) != 0)
             perror("tangle");
         else
             execv(argv[0], argv);
@@ -40,7 +42,7 @@ static bool run(char *const *argv, const char *in, const char *out)
     }
     int status = -1;
     if (child < 0 || waitpid(child, &status, 0) < 0 || status != 0) {
-        fprintf(stderr, "tangle: %s %s failed\n", argv[0], argv[1]);
+        fprintf(stderr, "tangle: %s failed\n", argv[0]);
         return false;
     }
     return true;
@@ -110,7 +112,7 @@ static bool write_stream(struct request *request)
         argv[i + 1] = request->chapters[i];
     snprintf(path, sizeof path, "%s/.markup", request->out);
     find_declarations(request);
-    if (!choose_swaps(request) || !run(argv, "/dev/null", path)
+    if (!choose_swaps(request) || !run(argv, "/dev/null", path, ".")
         || (request->wrong != NULL && !write_owner(request,
                 changes->swaps[changes->swap_count - 1]->owner)))
         return false;
@@ -156,6 +158,31 @@ static bool find_roots(const struct request *request, char **roots,
     return true;
 }
 
+static void make_way(char *path)
+{
+    for (char *at = path + 1; (at = strchr(at, '/')) != NULL; *at++ = '/') {
+        *at = '\0';
+        mkdir(path, 0777);
+    }
+}
+
+static bool expand_roots(const struct request *request, char **roots,
+                         size_t count)
+{
+    char mnt[] = NOWEB "/mnt", stream[PATH_LENGTH], fresh[PATH_LENGTH];
+    char path[2 * PATH_LENGTH];
+    char *argv[ROOTS_MAX + 2] = { mnt };
+    snprintf(stream, sizeof stream, "%s/.stream", request->out);
+    snprintf(fresh, sizeof fresh, "%s/.new", request->out);
+    mkdir(fresh, 0777);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%s/%s", fresh, roots[i]);
+        make_way(path);
+        argv[i + 1] = roots[i];
+    }
+    return count == 0 || run(argv, stream, "/dev/null", fresh);
+}
+
 static bool same_text(const char *a, const char *b)
 {
     FILE *first = fopen(a, "r"), *second = fopen(b, "r");
@@ -171,26 +198,15 @@ static bool same_text(const char *a, const char *b)
     return same;
 }
 
-static bool write_root(const struct request *request, const char *root)
+static bool keep_root(const struct request *request, const char *root)
 {
-    char nt[] = NOWEB "/nt", option[PATH_LENGTH];
-    char path[PATH_LENGTH], fresh[PATH_LENGTH + 8], stream[PATH_LENGTH];
-    snprintf(option, sizeof option, "-R%s", root);
-    snprintf(stream, sizeof stream, "%s/.stream", request->out);
+    char path[PATH_LENGTH], fresh[PATH_LENGTH];
     snprintf(path, sizeof path, "%s/%s", request->out, root);
-    snprintf(fresh, sizeof fresh, "%s.new", path);
-    char *slash = strrchr(path, '/');
-    *slash = '\0';
-    mkdir(path, 0777);
-    *slash = '/';
-    char *const argv[] = { nt, option, NULL };
-    if (!run(argv, stream, fresh) || (!same_text(fresh, path)
-                                      && rename(fresh, path) != 0)) {
-        remove(fresh);
-        return false;
-    }
-    remove(fresh);
-    return true;
+    snprintf(fresh, sizeof fresh, "%s/.new/%s", request->out, root);
+    make_way(path);
+    if (same_text(fresh, path))
+        return remove(fresh) == 0;
+    return rename(fresh, path) == 0;
 }
 
 static bool write_files(struct request *request)
@@ -199,9 +215,10 @@ static bool write_files(struct request *request)
     size_t count = 0;
     mkdir(request->out, 0777);
     bool written = write_stream(request)
-        && find_roots(request, roots, &count);
+        && find_roots(request, roots, &count)
+        && expand_roots(request, roots, count);
     for (size_t i = 0; i < count; i++) {
-        if (written && (written = write_root(request, roots[i])))
+        if (written && (written = keep_root(request, roots[i])))
             puts(roots[i]);
         free(roots[i]);
     }
