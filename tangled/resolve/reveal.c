@@ -144,12 +144,23 @@ static void show_words(const struct reveal *reveal, const char *yours,
     free(output);
 }
 
+/* Nothing at all, or the one line that the tool left. */
+static bool is_blank(const char *yours)
+{
+    const char *text = yours + strspn(yours, " \n");
+    if (strncmp(text, "BLANK(", 6) == 0)
+        text += strcspn(text, "\n");
+    return text[strspn(text, " \n")] == '\0';
+}
+
 static void show(const struct reveal *reveal, const char *name,
                  const char *yours, const char *book)
 {
+    const size_t length = strlen(book);
+    const char *end = length > 0 && book[length - 1] == '\n' ? "" : "\n";
     printf("\n----- %s\n", name);
-    if (yours[0] == '\0' || strstr(yours, "BLANK(") != NULL)
-        printf("%s(yours was blank)\n", book);
+    if (is_blank(yours))
+        printf("%s%s(yours was blank)\n", book, end);
     else
         show_words(reveal, yours, book);
 }
