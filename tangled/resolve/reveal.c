@@ -78,7 +78,9 @@ static bool end_attempt(struct reveal *reveal, const char *wrong)
     if (!score_open(&score, reveal->workshop))
         return false;
     const struct attempt *latest = score_latest(score, reveal->stage->key);
-    bool done = latest != NULL && score_reveal(score, latest, wrong);
+    bool done = latest != NULL
+        && (latest->result == RESULT_REVEALED
+            || score_reveal(score, latest, wrong));
     score_close(&score);
     return done;
 }
