@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include "attention.h"
 #include "cache_aware.h"
 #include "chunked_prefill.h"
@@ -21,6 +20,7 @@
 #include "support/allocator.h"
 #include "support/cached.h"
 #include "support/llamas.h"
+#include "support/program.h"
 #include "swiglu.h"
 
 static struct error error;
@@ -1811,23 +1811,6 @@ START_TEST(a_study_that_fails_writes_nothing)
     llama_free(&model);
 }
 END_TEST
-
-/* Runs the program, expects its exit status, returns what it wrote. */
-static const char *run_program(const char *arguments, int expected)
-{
-    static char output[8192];
-    char line[512];
-    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
-             arguments);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
-                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
-                  output);
-    return output;
-}
 
 START_TEST(the_command_prints_errors_by_step_and_by_offset)
 {

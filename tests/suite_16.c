@@ -2,7 +2,6 @@
    then random traces against plain arrays and chapter 9's cache, then models
    of both families in pages and in requests. */
 #include <limits.h>
-#include <sys/wait.h>
 #include "kv_cache.h"
 #include "page_study.h"
 #include "paged_cache.h"
@@ -11,6 +10,7 @@
 #include "support/allocator.h"
 #include "support/cached.h"
 #include "support/llamas.h"
+#include "support/program.h"
 
 static struct error error;
 
@@ -1566,23 +1566,6 @@ START_TEST(a_study_is_made_or_nothing_is_changed)
     ck_assert_double_ge(seconds, 0);
 }
 END_TEST
-
-/* Runs the program, expects its exit status, returns what it wrote. */
-static const char *run_program(const char *arguments, int expected)
-{
-    static char output[8192];
-    char line[6000];
-    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
-             arguments);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
-                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
-                  output);
-    return output;
-}
 
 START_TEST(the_pages_command_prints_waste_beside_its_formula)
 {

@@ -4,13 +4,13 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
-#include <sys/wait.h>
 #include "int8_kv.h"
 #include "int8_study.h"
 #include "model_file.h"
 #include "support/allocator.h"
 #include "support/cached.h"
 #include "support/llamas.h"
+#include "support/program.h"
 
 static struct error error;
 
@@ -1417,23 +1417,6 @@ START_TEST(the_study_survives_each_failed_allocation)
     served_end(&made);
 }
 END_TEST
-
-/* Runs the program, expects its exit status, returns what it wrote. */
-static const char *run_program(const char *arguments, int expected)
-{
-    static char output[8192];
-    char line[6000];
-    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
-             arguments);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
-                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
-                  output);
-    return output;
-}
 
 #define INT8 "int8 --model book/checkpoint "
 

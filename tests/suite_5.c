@@ -3,12 +3,12 @@
    gives the same logits and caches, with the same bits. */
 #include <math.h>
 #include <stdio.h>
-#include <sys/wait.h>
 #include "mask.h"
 #include "mask_study.h"
 #include "model.h"
 #include "support/allocator.h"
 #include "support/cached.h"
+#include "support/program.h"
 
 /* ------------------------------------------------------------------ the mask */
 
@@ -737,23 +737,6 @@ START_TEST(a_study_survives_each_failed_allocation)
 END_TEST
 
 /* --------------------------------------------------------------- the command */
-
-/* Runs the program, expects its exit status, returns what it wrote. */
-static const char *run_program(const char *arguments, int expected)
-{
-    static char output[8192];
-    char line[6000];
-    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
-             arguments);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
-                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
-                  output);
-    return output;
-}
 
 START_TEST(the_command_prints_the_literal_mask)
 {

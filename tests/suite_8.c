@@ -5,7 +5,6 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
-#include <sys/wait.h>
 #include "cache_aware.h"
 #include "causal_lm.h"
 #include "mask.h"
@@ -16,6 +15,7 @@
 #include "support/adapter.h"
 #include "support/allocator.h"
 #include "support/cached.h"
+#include "support/program.h"
 
 static struct error error;
 
@@ -1783,23 +1783,6 @@ START_TEST(a_study_of_rows_survives_each_failed_allocation)
     tiny_gpt_free(&model);
 }
 END_TEST
-
-/* Runs the program, expects its exit status, returns what it wrote. */
-static const char *run_program(const char *arguments, int expected)
-{
-    static char output[8192];
-    char line[6000];
-    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
-             arguments);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
-                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
-                  output);
-    return output;
-}
 
 START_TEST(the_command_draws_a_mask_for_each_row)
 {

@@ -3,13 +3,13 @@
    that run in its storage against the functional cache of chapter 8. */
 #include <limits.h>
 #include <math.h>
-#include <sys/wait.h>
 #include "cache_aware.h"
 #include "cache_study.h"
 #include "kv_cache.h"
 #include "request.h"
 #include "support/allocator.h"
 #include "support/cached.h"
+#include "support/program.h"
 
 static struct error error;
 
@@ -2026,23 +2026,6 @@ START_TEST(times_are_measured_or_nothing_is_changed)
     cached_close(&served.cached);
 }
 END_TEST
-
-/* Runs the program, expects its exit status, returns what it wrote. */
-static const char *run_program(const char *arguments, int expected)
-{
-    static char output[8192];
-    char line[6000];
-    snprintf(line, sizeof line, "'%s' %s 2>&1", harness_program(),
-             arguments);
-    FILE *pipe = popen(line, "r");
-    ck_assert_ptr_nonnull(pipe);
-    output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == expected,
-                  "%s: status %d: %s", arguments, WEXITSTATUS(status),
-                  output);
-    return output;
-}
 
 START_TEST(the_command_prints_the_traffic)
 {

@@ -76,7 +76,7 @@ static bool grade_other(const struct workshop *workshop,
                         unsigned long long seed)
 {
     struct grade grade;
-    char *work = text_format("%s/resolve/%s/work/src", workshop->build,
+    char *work = text_format("%s/resolve/%s/tries/src", workshop->build,
                              stage->key);
     struct list old = files_in(work, ".o");
     for (size_t i = 0; i < old.count; i++) {

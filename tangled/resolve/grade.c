@@ -432,7 +432,7 @@ bool grade_run(struct grade *grade, const struct workshop *workshop,
     *grade = (struct grade){ .seed = seed };
     bool done = bench_open(&job.bench, workshop, stages, stage);
     if (done) {
-        job.work = text_format("%s/work/%s", job.bench.directory, work);
+        job.work = text_format("%s/tries/%s", job.bench.directory, work);
         find_suites(&job, stage->chapter);
         done = bench_link(&job.bench) && directory_make(job.work)
             && (job.suites.count > 0

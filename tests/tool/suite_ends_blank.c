@@ -156,7 +156,7 @@ static void expect_blanks_named(const struct stage *stage,
                                 const struct list *listed)
 {
     const char *stamp = strrchr(folder_of(stage->key), '/') + 1;
-    char *text = file_read(below("build/resolve/%s/work/%s/reached",
+    char *text = file_read(below("build/resolve/%s/tries/%s/reached",
                                  stage->key, stamp));
     int named = 0;
     ck_assert_msg(text != NULL && text[0] != '\0', "no blank was reached");

@@ -443,7 +443,7 @@ static char *report_of(const char *seed)
     cJSON *last = log_last();
     ck_assert_str_eq(text_in(last, "seed"), seed);
     cJSON_Delete(last);
-    return read_text(below("build/resolve/2/work/%s/suite_2.report",
+    return read_text(below("build/resolve/2/tries/%s/suite_2.report",
                            strrchr(folder_of("2"), '/') + 1));
 }
 

@@ -595,7 +595,7 @@ static bool runs_something(void)
     bool found = false;
     DIR *processes = opendir("/proc");
     ck_assert_ptr_nonnull(processes);
-    snprintf(work, sizeof work, "build/resolve/5/work%s/",
+    snprintf(work, sizeof work, "build/resolve/5/tries%s/",
              strrchr(folder, '/'));
     for (struct dirent *entry; (entry = readdir(processes)) != NULL; ) {
         snprintf(path, sizeof path, "/proc/%s/cmdline", entry->d_name);
