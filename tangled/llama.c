@@ -20,7 +20,8 @@ bool llama_config_floats(const struct llama_config *config, size_t *floats)
         {2 * layers + 1, 1, c},                         /* norms */
         {2 * layers, (size_t)config->n_heads * d, c},      /* q, o */
         {2 * layers, (size_t)config->n_kv_heads * d, c},   /* k, v */
-        {3 * layers, f, c},
+        {3 * layers * (size_t)(config->n_experts > 0 ? config->n_experts : 1), f, c},
+        {layers, (size_t)config->n_experts, c},
     };
     size_t sum = 0, bytes;
     for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
@@ -42,10 +43,15 @@ static enum status products_check(const struct llama_config *config,
         return error_set(error, STATUS_INVALID,
                          "n_kv_heads: expected a divisor of n_heads %d, got %d",
                          config->n_heads, config->n_kv_heads);
-    if (config->n_experts != 0 || config->experts_per_token != 0)
+    const int experts = config->n_experts, chosen = config->experts_per_token;
+    if (experts < 0 || experts > LLAMA_EXPERTS_MAX)
         return error_set(error, STATUS_INVALID,
-                         "n_experts: expected 0 of 0, got %d of %d",
-                         config->experts_per_token, config->n_experts);
+                         "n_experts: expected 0 to %d, got %d",
+                         (int)LLAMA_EXPERTS_MAX, experts);
+    if (experts == 0 ? chosen != 0 : chosen < 1 || chosen > experts)
+        return error_set(error, STATUS_INVALID,
+                         "experts_per_token: expected %d to n_experts: %d, got"
+                         " %d", experts > 0, experts, chosen);
     if (config->n_layers > LLAMA_LAYERS_MAX)
         return error_set(error, STATUS_INVALID,
                          "n_layers: expected at most %d, got %d",
@@ -145,9 +151,23 @@ static void list_layer(struct llama *made, int l)
     list(made, &layer->post_norm, c, 0,
          LAYER "post_attention_layernorm.weight", l);
     const int f = config->d_ff;
-    list(made, &layer->gate_proj.weight, f, c, LAYER "mlp.gate_proj.weight", l);
-    list(made, &layer->up_proj.weight, f, c, LAYER "mlp.up_proj.weight", l);
-    list(made, &layer->down_proj.weight, c, f, LAYER "mlp.down_proj.weight", l);
+    if (config->n_experts == 0) {
+        list(made, &layer->gate_proj.weight, f, c, LAYER "mlp.gate_proj.weight", l);
+        list(made, &layer->up_proj.weight, f, c, LAYER "mlp.up_proj.weight", l);
+        list(made, &layer->down_proj.weight, c, f, LAYER "mlp.down_proj.weight", l);
+    } else {
+        list(made, &layer->moe.gate.weight, config->n_experts, c,
+             LAYER "block_sparse_moe.gate.weight", l);
+        for (int e = 0; e < config->n_experts; e++) {
+            struct moe_expert *expert = &layer->moe.experts[e];
+            list(made, &expert->w1.weight, f, c,
+                 LAYER "block_sparse_moe.experts.%d.w1.weight", l, e);
+            list(made, &expert->w3.weight, f, c,
+                 LAYER "block_sparse_moe.experts.%d.w3.weight", l, e);
+            list(made, &expert->w2.weight, c, f,
+                 LAYER "block_sparse_moe.experts.%d.w2.weight", l, e);
+        }
+    }
 }
 
 static void list_all(struct llama *made)
@@ -168,7 +188,8 @@ void llama_free(struct llama **model)
 {
     if (model == NULL || *model == NULL)
         return;
-    
+    if ((*model)->layers != NULL)
+        free((*model)->layers[0].moe.experts);
     free((*model)->layers);
     free((*model)->registry);
     free((*model)->storage);
@@ -184,7 +205,15 @@ static bool allocate(struct llama *made)
                           sizeof *made->layers);
     if (made->layers == NULL || !llama_config_floats(&made->config, &floats))
         return false;
-    
+    if (made->config.n_experts > 0) {
+        const size_t each = (size_t)made->config.n_experts;
+        struct moe_expert *experts = calloc((size_t)made->config.n_layers,
+                                            each * sizeof *experts);
+        if (experts == NULL)
+            return false;
+        for (int l = 0; l < made->config.n_layers; l++)
+            made->layers[l].moe.experts = experts + (size_t)l * each;
+    }
     list_all(made);
     made->registry = calloc(made->count, sizeof *made->registry);
     made->names = calloc(made->count, 2 * LLAMA_NAME_MAX);

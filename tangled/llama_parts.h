@@ -3,6 +3,8 @@
 
 #include "llama.h"
 #include "parameters.h"
+#include "llama_experts.h"
+#include "moe.h"
 
 struct llama_layer {
     struct tensor input_norm;                        /* [C] */
@@ -10,7 +12,7 @@ struct llama_layer {
                                                         [C,HD] */
     struct tensor post_norm;                         /* [C] */
     struct linear gate_proj, up_proj, down_proj;     /* [F,C] [F,C] [C,F] */
-    
+    struct moe moe;    /* gate [E,C], and E experts; empty in a dense model */
 };
 
 struct llama {

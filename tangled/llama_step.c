@@ -24,7 +24,12 @@ enum part {
     SCORES,     /* [T,S] of one head of one row */
     PROBS,      /* [T,S] */
     KEEP,       /* [T,S] of one row, bools */
-    
+    ROUTER,     /* [L,B,T,E] logits, then probabilities */
+    CHOICES,    /* [L,B,T,k] experts, as int32_t */
+    GATES,      /* [L,B,T,k] */
+    PLACES,     /* [L,B,T,k] int32_t */
+    OFFSETS,    /* [L,E+1] int32_t; each token has room for them */
+    GATHERED,   /* [B,T,k,C] rows by expert */
     PARTS
 };
 
@@ -42,7 +47,16 @@ static bool part_sizes(const struct llama_config *config, int batch,
         [QUERY] = {1, q}, [CONTEXT] = {b, q}, [BRANCH] = {b, c},
         [GATE] = {b, f}, [UP] = {b, f}, [SCORES] = {1, s}, [PROBS] = {1, s},
         [KEEP] = {1, s / sizeof (float) + 1},
-        
+        [ROUTER] = {b * (size_t)config->n_layers, (size_t)config->n_experts},
+        [CHOICES] = {b * (size_t)config->n_layers,
+                     (size_t)config->experts_per_token},
+        [GATES] = {b * (size_t)config->n_layers,
+                   (size_t)config->experts_per_token},
+        [PLACES] = {b * (size_t)config->n_layers,
+                    (size_t)config->experts_per_token},
+        [OFFSETS] = {(size_t)config->n_layers,
+                     config->n_experts > 0 ? (size_t)config->n_experts + 1 : 0},
+        [GATHERED] = {moe_assignments(batch, tokens, config->experts_per_token), c},
     };
     for (int p = 0; p < PARTS; p++)
         if (!size_multiply((size_t)tokens, table[p][0], &sizes[p])
@@ -88,6 +102,32 @@ static struct pass pass_begin(const struct llama *model,
         scratch += sizes[p];
     }
     return pass;
+}
+
+static struct moe_routing layer_routing(const struct pass *pass, int layer)
+{
+    const ptrdiff_t rows = (ptrdiff_t)layer * pass->rows;
+    const int experts = pass->config->n_experts;
+    const int chosen = pass->config->experts_per_token;
+    int32_t *choices = (void *)pass->part[CHOICES];
+    int32_t *places = (void *)pass->part[PLACES];
+    int32_t *offsets = (void *)pass->part[OFFSETS];
+    return (struct moe_routing){
+        .rows = pass->rows, .n_experts = experts, .chosen = chosen,
+        .probs = pass->part[ROUTER] + rows * experts,
+        .experts = choices + rows * chosen,
+        .gates = pass->part[GATES] + rows * chosen,
+        .places = places + rows * chosen,
+        .offsets = offsets + (ptrdiff_t)layer * (experts + 1)
+    };
+}
+
+struct moe_routing llama_routing(const struct llama *model,
+                                 const struct step *step, float *scratch,
+                                 int layer)
+{
+    const struct pass pass = pass_begin(model, step, scratch);
+    return layer_routing(&pass, layer);
 }
 
 static void embed(struct pass *pass)
@@ -175,10 +215,15 @@ static void feed_forward(struct pass *pass, int layer)
     rms_norm_forward(&weights->post_norm, config->rms_norm_eps, stream, rows,
                      norm);
     float *gate = pass->part[GATE], *up = pass->part[UP];
-    linear_forward(&weights->gate_proj, norm, rows, gate);
-    linear_forward(&weights->up_proj, norm, rows, up);
-    swiglu_forward(gate, up, (size_t)rows * (size_t)config->d_ff, gate);
-    linear_forward(&weights->down_proj, gate, rows, branch);
+    if (config->n_experts == 0) {
+        const struct moe_expert only = {weights->gate_proj, weights->up_proj,
+                                        weights->down_proj};
+        moe_expert_forward(&only, norm, rows, gate, up, branch);
+    } else {
+        struct moe_routing routing = layer_routing(pass, layer);
+        const struct moe_room room = {pass->part[GATHERED], gate, up};
+        moe_forward(&weights->moe, norm, &routing, &room, branch);
+    }
     vector_add(stream, branch, (size_t)rows * (size_t)config->d_model,
                stream);
 }

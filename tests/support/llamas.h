@@ -44,6 +44,15 @@ static inline struct llama_config small_llama_config(void)
     };
 }
 
+/* The same with five experts in each layer, of which a token chooses two. */
+static inline struct llama_config small_moe_config(void)
+{
+    struct llama_config config = small_llama_config();
+    config.n_experts = 5;
+    config.experts_per_token = 2;
+    return config;
+}
+
 /* The config in the golden's metadata. */
 static inline struct llama_config
 golden_llama_config(const struct golden *golden)
@@ -81,6 +90,18 @@ static inline void golden_llama_weights(const struct golden *golden,
                           d, tensor->shape[d], w->shape[d]);
         memcpy(tensor->data, w->f32, w->count * sizeof (float));
     }
+}
+
+/* The golden with experts. */
+static inline struct llama *golden_moe(const struct golden *golden)
+{
+    struct llama_config config = golden_llama_config(golden);
+    config.n_experts = (int)golden_number(golden, "experts");
+    config.experts_per_token = (int)golden_number(golden,
+                                                  "experts_per_token");
+    struct llama *model = new_llama(&config);
+    golden_llama_weights(golden, model);
+    return model;
 }
 
 /* Does not need the golden any more, and is freed by itself. */
