@@ -18,7 +18,8 @@ static void dropout_backward(const struct tensor *mask,
             d_in->data[i] += mask->data[i] * d_out->data[i];
 }
 
-static void mlp_backward(const struct block *block, double eps,
+static void mlp_backward(const struct block *block,
+                         const struct gpt_config *config,
                          const struct block_activations *a,
                          struct block_activations *d,
                          struct block *gradients)
@@ -29,13 +30,13 @@ static void mlp_backward(const struct block *block, double eps,
     dropout_backward(&a->down_dropout, &d->output, &d->down);
     linear_backward(&block->mlp.down_proj, a->gelu.data, d->down.data, rows,
                     d->gelu.data, &gradients->mlp.down_proj);
-    gelu_backward(a->up.data, d->gelu.data, tensor_size(&a->up),
-                  d->up.data);
+    config_gelu_backward(config, a->up.data, d->gelu.data, tensor_size(&a->up),
+                         d->up.data);
     linear_backward(&block->mlp.up_proj, a->mlp_norm.data, d->up.data, rows,
                     d->mlp_norm.data, &gradients->mlp.up_proj);
-    layer_norm_backward(&block->mlp_norm, eps, a->residual.data,
-                        d->mlp_norm.data, rows, d->residual.data,
-                        &gradients->mlp_norm);
+    layer_norm_backward(&block->mlp_norm, config->layer_norm_eps,
+                        a->residual.data, d->mlp_norm.data, rows,
+                        d->residual.data, &gradients->mlp_norm);
 }
 
 static void heads_backward(const struct gpt_config *config,
@@ -103,21 +104,20 @@ static void walk_back(const struct parameters *p, const int32_t *ids,
                       struct activations *d, struct parameters *gradients)
 {
     const struct gpt_config *config = &p->config;
-    double eps = config->layer_norm_eps;
     int rows = a->batch * a->tokens, last = config->n_layers;
 
     linear_backward(&p->lm_head, a->final_norm.data, d_logits, rows,
                     d->final_norm.data, &gradients->lm_head);
-    layer_norm_backward(&p->final_norm, eps, stream(a, last),
-                        d->final_norm.data, rows, d->embedding.data,
-                        &gradients->final_norm);
+    layer_norm_backward(&p->final_norm, config->layer_norm_eps,
+                        stream(a, last), d->final_norm.data, rows,
+                        d->embedding.data, &gradients->final_norm);
     for (int l = last - 1; l >= 0; l--) {
         struct block_activations *d_block = &d->blocks[0];
         clear_block(d_block);
         struct tensor above = d->embedding;
         d->embedding = d_block->output;
         d_block->output = above;
-        mlp_backward(&p->blocks[l], eps, &a->blocks[l], d_block,
+        mlp_backward(&p->blocks[l], config, &a->blocks[l], d_block,
                      &gradients->blocks[l]);
         attention_half_backward(&p->blocks[l], config, &a->blocks[l],
                                 stream(a, l), d_block, &d->embedding,

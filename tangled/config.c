@@ -50,6 +50,10 @@ enum status gpt_config_check(const struct gpt_config *config,
         return error_set(error, STATUS_INVALID,
                          "layer_norm_eps: expected a positive finite number,"
                          " got %g", config->layer_norm_eps);
+    if (config->tanh_gelu != 0 && config->tanh_gelu != 1)
+        return error_set(error, STATUS_INVALID,
+                         "tanh_gelu: expected 0 or 1, got %d",
+                         config->tanh_gelu);
     return check_products(config, error);
 }
 

@@ -13,6 +13,7 @@ struct gpt_config {
     int d_ff;               /* F */
     double dropout;         /* [0, 1) */
     double layer_norm_eps;  /* finite, > 0 */
+    int tanh_gelu;          /* 1: GELU by its tanh form; 0: exact */
 };
 
 /* Refuses by field name. Everything below this module relies on a checked

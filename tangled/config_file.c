@@ -27,6 +27,7 @@ static const struct field fields[] = {
     { FIELD(d_ff), true, true, 0 },
     { FIELD(dropout), false, false, 0 },
     { FIELD(layer_norm_eps), false, false, 1e-5 },
+    { FIELD(tanh_gelu), true, false, 0 },
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
 
@@ -211,6 +212,9 @@ enum status gpt_config_format(const struct gpt_config *config, char **text,
     int at = snprintf(made, FORMATTED_MAX, "{");
     for (int i = 0; i < FIELDS; i++) {
         char number[32];
+        if (fields[i].offset == offsetof(struct gpt_config, tanh_gelu)
+            && config->tanh_gelu == 0)
+            continue;
         double value = field_get(&fields[i], config);
         int digits = 1;
         do

@@ -62,7 +62,7 @@ static enum status read_open(int file, const char *path,
 enum status file_read(const char *path, unsigned char **bytes,
                       size_t *length, struct error *error)
 {
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return file_error(error, STATUS_IO, path, strerror(errno));
     enum status status = read_open(file, path, bytes, length, error);

@@ -30,4 +30,7 @@ void heads_split_backward(const float *d_out, int stride, int batch,
 void heads_merge_backward(const float *d_out, int batch, int n_heads,
                           int tokens, int head_dim, float *d_in);
 
+/* in, d_out, d_in [count], of the GELU that the config asks for */
+void config_gelu_backward(const struct gpt_config *config, const float *in,
+                          const float *d_out, size_t count, float *d_in);
 #endif

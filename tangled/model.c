@@ -284,7 +284,8 @@ static void feed_forward(struct call *call, int layer)
     struct block_activations *act = &call->activations.blocks[layer];
     linear_forward(&mlp->up_proj, act->mlp_norm.data, call->rows,
                    act->up.data);
-    gelu_forward(act->up.data, tensor_size(&act->up), act->gelu.data);
+    config_gelu_forward(call->config, act->up.data, tensor_size(&act->up),
+                        act->gelu.data);
     linear_forward(&mlp->down_proj, act->gelu.data, call->rows,
                    act->down.data);
     drop(call, &act->down_dropout, act->down.data, act->down.data);

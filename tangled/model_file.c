@@ -200,7 +200,8 @@ static enum status check_same_save(const struct gpt_config *config,
         && saved.d_model == config->d_model
         && saved.n_layers == config->n_layers
         && saved.n_heads == config->n_heads && saved.d_ff == config->d_ff
-        && saved.layer_norm_eps == config->layer_norm_eps;
+        && saved.layer_norm_eps == config->layer_norm_eps
+        && saved.tanh_gelu == config->tanh_gelu;
     return same ? STATUS_OK
            : error_set(error, STATUS_FORMAT, "weights were saved with another"
                        " config than config.json: %s", text);

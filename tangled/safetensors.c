@@ -28,8 +28,9 @@ size_t dtype_size(enum dtype dtype)
 }
 
 struct safetensors {
-    unsigned char *bytes;       /* the file */
+    const unsigned char *bytes; /* the file's contents */
     size_t length;
+    unsigned char *owned;       /* the same, to be freed; or NULL */
     cJSON *header;              /* names and metadata live here */
     const unsigned char *data;  /* what follows the header */
     size_t data_size;
@@ -289,7 +290,7 @@ void safetensors_close(struct safetensors **file)
         return;
     cJSON_Delete((*file)->header);
     free((*file)->entries);
-    free((*file)->bytes);
+    free((*file)->owned);
     free(*file);
     *file = NULL;
 }
@@ -313,9 +314,28 @@ enum status safetensors_open(struct safetensors **file, const char *path,
     struct safetensors *made = calloc(1, sizeof *made);
     if (made == NULL)
         return file_error(error, STATUS_NO_MEMORY, path, "no memory");
-    enum status status = file_read(path, &made->bytes, &made->length, error);
+    enum status status = file_read(path, &made->owned, &made->length, error);
+    made->bytes = made->owned;
     if (status == STATUS_OK)
         status = read_tensors(made, path, error);
+    if (status == STATUS_OK)
+        *file = made;
+    else
+        safetensors_close(&made);
+    return status;
+}
+
+
+enum status safetensors_parse(struct safetensors **file, const char *name,
+                              const void *bytes, size_t length,
+                              struct error *error)
+{
+    struct safetensors *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return file_error(error, STATUS_NO_MEMORY, name, "no memory");
+    made->bytes = bytes;
+    made->length = length;
+    const enum status status = read_tensors(made, name, error);
     if (status == STATUS_OK)
         *file = made;
     else

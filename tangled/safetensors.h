@@ -44,6 +44,12 @@ const struct safetensors_entry *safetensors_find(
 const char *safetensors_metadata(const struct safetensors *file,
                                  const char *key);
 
+/* The same checks on bytes of the caller, who keeps them alive until the
+   close. name stands for the path in messages. */
+enum status safetensors_parse(struct safetensors **file, const char *name,
+                              const void *bytes, size_t length,
+                              struct error *error);
+
 struct safetensors_pair { const char *key, *value; };
 
 /* Replaces the file at path, atomically, by these tensors, sorted by name,

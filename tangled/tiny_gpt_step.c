@@ -146,7 +146,7 @@ static void feed_forward(struct pass *pass, int layer)
     layer_norm_forward(&block->mlp_norm, config->layer_norm_eps, stream,
                        pass->rows, norm);
     linear_forward(&block->mlp.up_proj, norm, pass->rows, up);
-    gelu_forward(up, rows * (size_t)config->d_ff, up);
+    config_gelu_forward(config, up, rows * (size_t)config->d_ff, up);
     linear_forward(&block->mlp.down_proj, up, pass->rows, branch);
     vector_add(stream, branch, rows * (size_t)config->d_model, stream);
 }

@@ -21,6 +21,11 @@
 #include "parameters.h"
 #include "tensor.h"
 
+/* A config of these eight numbers; what later chapters add is 0. */
+#define EIGHT(v, n, c, l, h, f, p, e) { \
+    .vocab_size = v, .context_length = n, .d_model = c, .n_layers = l, \
+    .n_heads = h, .d_ff = f, .dropout = p, .layer_norm_eps = e }
+
 /* The sizes of gpt_tiny.safetensors. */
 static const struct gpt_config tiny = {
     .vocab_size = 23, .context_length = 12, .d_model = 16, .n_layers = 2,
@@ -235,7 +240,7 @@ START_TEST(legal_configs_pass)
     expect_accepted(config);
     config.layer_norm_eps = 1e300;
     expect_accepted(config);
-    config = (struct gpt_config){ 1, 1, 1, 1, 1, 1, 0, 1 };
+    config = (struct gpt_config)EIGHT(1, 1, 1, 1, 1, 1, 0, 1);
     expect_accepted(config);
 }
 END_TEST
@@ -312,7 +317,7 @@ END_TEST
 
 START_TEST(qkv_width_beyond_an_int_is_refused)
 {
-    struct gpt_config config = { 1, 1, 1, 1, 1, 1, 0, 1 };
+    struct gpt_config config = EIGHT(1, 1, 1, 1, 1, 1, 0, 1);
     const int bad[] = { INT_MAX / 3 + 1, 1431655766, INT_MAX };
     for (int i = 0; i < 3; i++) {
         config.d_model = bad[i];
@@ -325,7 +330,7 @@ END_TEST
 
 START_TEST(layers_beyond_the_names_are_refused)
 {
-    struct gpt_config config = { 1, 1, 1, 1, 1, 1, 0, 1 };
+    struct gpt_config config = EIGHT(1, 1, 1, 1, 1, 1, 0, 1);
     config.n_layers = N_LAYERS_MAX;
     expect_accepted(config);
     config.n_layers = N_LAYERS_MAX + 1;
@@ -338,9 +343,8 @@ END_TEST
 START_TEST(parameters_beyond_all_addresses_are_refused)
 {
     struct error error;
-    struct gpt_config config = {
-        INT_MAX, INT_MAX, INT_MAX / 3, 1, 1, INT_MAX, 0, 1
-    };
+    struct gpt_config config = EIGHT(INT_MAX, INT_MAX, INT_MAX / 3,
+                                     1, 1, INT_MAX, 0, 1);
     const char *const names[] = {
         "vocab_size", "context_length", "d_model", "n_layers", "d_ff"
     };
@@ -484,8 +488,8 @@ END_TEST
 START_TEST(formula_says_when_it_overflows)
 {
     size_t n = 7;
-    struct gpt_config config = { INT_MAX, INT_MAX, INT_MAX, INT_MAX, 1,
-                                 INT_MAX, 0, 1 };
+    struct gpt_config config = EIGHT(INT_MAX, INT_MAX, INT_MAX,
+                                     INT_MAX, 1, INT_MAX, 0, 1);
     ck_assert(!parameters_formula(&config, &n));
     config.n_layers = 1;    /* 2^64 bytes and more, though fewer floats */
     config.vocab_size = config.context_length = config.d_ff = 1;
@@ -608,7 +612,7 @@ START_TEST(tied_tensor_is_counted_once)
     ck_assert_uint_eq(p->size, 5040);
     parameters_free(&p);
     /* sizes that are all different, against the formula */
-    struct gpt_config config = { 7, 5, 6, 3, 2, 11, 0, 1e-5 };
+    struct gpt_config config = EIGHT(7, 5, 6, 3, 2, 11, 0, 1e-5);
     p = make(&config);
     ck_assert_uint_eq(p->size, count(config));
     parameters_free(&p);
@@ -863,7 +867,7 @@ END_TEST
 
 START_TEST(ledger_whose_bytes_overflow_names_the_row)
 {
-    struct gpt_config wide = { 1, 1024, 1, 2, 1, INT_MAX, 0, 1 };
+    struct gpt_config wide = EIGHT(1, 1024, 1, 2, 1, INT_MAX, 0, 1);
     struct ledger ledger = { 0 };
     struct error error;
     long live = allocator_live();
@@ -1226,8 +1230,8 @@ START_TEST(written_config_reads_back_exactly)
         expect_same_bits("config", &back, &config, sizeof config);
         free(text);
     }
-    config = (struct gpt_config){ INT_MAX, INT_MAX, 715827882, 1, 715827882,
-                                  INT_MAX, 0, 1e-5 };
+    config = (struct gpt_config)EIGHT(INT_MAX, INT_MAX, 715827882,
+                                      1, 715827882, INT_MAX, 0, 1e-5);
     if (gpt_config_check(&config, NULL) != STATUS_OK)
         config.vocab_size = config.context_length = config.d_ff = 1;
     ck_assert_int_eq(gpt_config_format(&config, &text, NULL), STATUS_OK);
