@@ -16,6 +16,7 @@
 #include "command_prefix.h"
 #include "command_schedule.h"
 #include "command_rope.h"
+#include "command_phases.h"
 #include "command_pages.h"
 #include "command_int8.h"
 
@@ -33,6 +34,7 @@ static const struct command *const commands[] = {
     &command_prefix,
     &command_schedule,
     &command_rope,
+    &command_phases,
     &command_pages,
     &command_int8,
 };

@@ -2,7 +2,7 @@
 #include <malloc.h>
 #include <stdlib.h>
 
-static long calls, live, bytes, fail_at;
+static long calls, live, bytes, asked, fail_at;
 static bool failed;
 
 void *__real_malloc(size_t size);
@@ -14,9 +14,10 @@ void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *block, size_t size);
 void __wrap_free(void *block);
 
-static bool fails(void)
+static bool fails(size_t size)
 {
     calls++;
+    asked += (long)size;
     if (fail_at > 0 && --fail_at == 0) {
         failed = true;
         return true;
@@ -35,21 +36,21 @@ static void count(void *block, int sign)
 
 void *__wrap_malloc(size_t size)
 {
-    void *block = fails() ? NULL : __real_malloc(size);
+    void *block = fails(size) ? NULL : __real_malloc(size);
     count(block, 1);
     return block;
 }
 
 void *__wrap_calloc(size_t items, size_t size)
 {
-    void *block = fails() ? NULL : __real_calloc(items, size);
+    void *block = fails(items * size) ? NULL : __real_calloc(items, size);
     count(block, 1);
     return block;
 }
 
 void *__wrap_realloc(void *old, size_t size)
 {
-    if (fails())
+    if (fails(size))
         return NULL;
     count(old, -1);
     void *block = __real_realloc(old, size);
@@ -83,6 +84,11 @@ long allocator_live(void)
 long allocator_bytes(void)
 {
     return bytes;
+}
+
+long allocator_asked(void)
+{
+    return asked;
 }
 
 long allocator_calls(void)

@@ -29,6 +29,8 @@ bool allocator_stop(void);
 long allocator_live(void);
 /* Bytes that those blocks have, as the system rounds them. */
 long allocator_bytes(void);
+/* Bytes asked for so far, as the callers count them, freed or not. */
+long allocator_asked(void);
 /* Allocations so far. */
 long allocator_calls(void);
 
