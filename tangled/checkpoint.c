@@ -19,8 +19,8 @@ struct checkpoint {
     char *names;
 };
 
-static bool note_tensors(struct checkpoint *made, size_t count,
-                         size_t name_bytes)
+static bool note_begin(struct checkpoint *made, size_t count,
+                       size_t name_bytes)
 {
     made->tensors = calloc(count + 1, sizeof *made->tensors);
     made->names = malloc(name_bytes + 1);
@@ -47,7 +47,7 @@ static enum status note_shards(struct checkpoint *made,
     size_t name_bytes = 0;
     for (size_t k = 0; k < count; k++)
         name_bytes += strlen(shards_at(shards, k)->name) + 1;
-    if (!note_tensors(made, count, name_bytes))
+    if (!note_begin(made, count, name_bytes))
         return error_set(error, STATUS_NO_MEMORY, "no memory");
     char *name = made->names;
     for (size_t k = 0; k < count; k++)
@@ -132,7 +132,7 @@ static enum status fill_llama2c(struct checkpoint *made,
         return status;
     made->format = FORMAT_LLAMA2C;
     made->file_bytes = map->length;
-    if (!note_tensors(made, LLAMA2C_TENSORS, 32 * LLAMA2C_TENSORS))
+    if (!note_begin(made, LLAMA2C_TENSORS, 32 * LLAMA2C_TENSORS))
         return error_set(error, STATUS_NO_MEMORY, "no memory");
     char *name = made->names;
     for (int k = 0; k < file.count; k++)
@@ -189,21 +189,6 @@ enum family checkpoint_family(const struct checkpoint *checkpoint)
     return checkpoint->gpt != NULL ? FAMILY_TINY_GPT : FAMILY_LLAMA;
 }
 
-enum checkpoint_format checkpoint_format(const struct checkpoint *checkpoint)
-{
-    return checkpoint->format;
-}
-
-const char *checkpoint_format_name(const struct checkpoint *checkpoint)
-{
-    static const char *const names[] = {
-        [FORMAT_TINY_GPT] = "tiny GPT", [FORMAT_GPT2] = "GPT-2",
-        [FORMAT_LLAMA] = "Llama", [FORMAT_MIXTRAL] = "Mixtral",
-        [FORMAT_LLAMA2C] = "llama2.c"
-    };
-    return names[checkpoint->format];
-}
-
 struct causal_lm checkpoint_causal_lm(const struct checkpoint *checkpoint)
 {
     return checkpoint->gpt != NULL ? tiny_gpt_causal_lm(checkpoint->gpt)
@@ -218,6 +203,21 @@ struct tiny_gpt *checkpoint_tiny_gpt(struct checkpoint *checkpoint)
 struct llama *checkpoint_llama(struct checkpoint *checkpoint)
 {
     return checkpoint->llama;
+}
+
+enum checkpoint_format checkpoint_format(const struct checkpoint *checkpoint)
+{
+    return checkpoint->format;
+}
+
+const char *checkpoint_format_name(const struct checkpoint *checkpoint)
+{
+    static const char *const names[] = {
+        [FORMAT_TINY_GPT] = "tiny GPT", [FORMAT_GPT2] = "GPT-2",
+        [FORMAT_LLAMA] = "Llama", [FORMAT_MIXTRAL] = "Mixtral",
+        [FORMAT_LLAMA2C] = "llama2.c"
+    };
+    return names[checkpoint->format];
 }
 
 size_t checkpoint_tensor_count(const struct checkpoint *checkpoint)

@@ -22,8 +22,9 @@ static enum status map_open_file(struct file_map *map, int file,
     if ((uintmax_t)facts.st_size > SIZE_MAX)
         return file_error(error, STATUS_NO_MEMORY, path, "no such memory");
     const size_t length = (size_t)facts.st_size;
-    const void *bytes = length == 0 ? nothing
-        : mmap(NULL, length, PROT_READ, MAP_PRIVATE, file, 0);
+    const void *bytes = nothing;
+    if (length > 0)
+        bytes = mmap(NULL, length, PROT_READ, MAP_PRIVATE, file, 0);
     if (bytes == MAP_FAILED)
         return file_error(error, errno == ENOMEM ? STATUS_NO_MEMORY
                           : STATUS_IO, path, strerror(errno));

@@ -48,9 +48,9 @@ uint16_t f16_from_f32(float number)
     const uint32_t sign = bits >> 16 & 0x8000u;
     const uint32_t exponent = size >> 23;
     uint32_t half;
-    if (size > 0x7f800000u)             /* NaN */
+    if (size > 0x7f800000u) {
         half = 0x7e00u | (size >> 13 & 0x3ffu);
-    else if (exponent >= 127 + 16)      /* 2^16 and more */
+    } else if (exponent >= 127 + 16)    /* 2^16 and more */
         half = 0x7c00u;
     else if (exponent >= 127 - 14)
         half = shift_rounded(size, 13) - ((127 - 15) << 10);

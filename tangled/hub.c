@@ -43,7 +43,8 @@ static enum status check_entry(const struct safetensors_entry *entry,
         return error_set(error, STATUS_FORMAT, "tensor \"%.96s\": dtype:"
                          " expected F32, F16 or BF16, got %s", entry->name,
                          dtype_name(entry->dtype));
-    bool same = entry->rank == rank;
+    bool same;
+    same = entry->rank == rank;
     for (int k = 0; same && k < rank; k++)
         same = entry->shape[k] == shape[k];
     return same ? STATUS_OK
@@ -100,8 +101,8 @@ static enum status refuse_unwanted(const struct shards *shards,
             || ends_with(name, ".rotary_emb.inv_freq"))
             continue;
         if (!used[k])
-            return error_set(error, STATUS_FORMAT, "unexpected tensor"
-                             " \"%.128s\"", name);
+            return error_set(error, STATUS_FORMAT, "unexpected tensor \"%.128s\"",
+                             name);
     }
     return STATUS_OK;
 }
@@ -150,9 +151,9 @@ static enum status check_aliases(const struct wanted_list *list,
         if (first->entry->dtype != alias->entry->dtype
             || memcmp(first->entry->data, alias->entry->data,
                       alias->entry->bytes) != 0)
-            return error_set(error, STATUS_FORMAT, "tensor \"%.64s\":"
-                             " differs from \"%.64s\", to which it is tied",
-                             alias->name, first->name);
+            return error_set(error, STATUS_FORMAT, "tensor \"%.64s\": differs from"
+                             " \"%.64s\", to which it is tied", alias->name,
+                             first->name);
     }
     return STATUS_OK;
 }
@@ -323,6 +324,13 @@ static enum status look_at_llama(const struct llama_config *config,
     if (status == STATUS_OK && config->n_experts == 0)
         status = look_at(shards, config->d_ff, c, error,
                          LAYER "mlp.gate_proj.weight", 0);
+    if (status == STATUS_OK && config->n_experts > 0)
+        status = look_at(shards, config->n_experts, c, error,
+                         LAYER "block_sparse_moe.gate.weight", 0);
+    for (int l = 0; l < config->n_layers; l++)
+        for (int e = 0; e < config->n_experts && status == STATUS_OK; e++)
+            status = look_at(shards, config->d_ff, c, error, LAYER
+                             "block_sparse_moe.experts.%d.w1.weight", l, e);
     for (int l = 0; l < config->n_layers && status == STATUS_OK; l++)
         status = look_at(shards, 0, 0, error,
                          LAYER "input_layernorm.weight", l);

@@ -64,8 +64,8 @@ static enum status check_settings(const cJSON *object,
         if (item != NULL && !cJSON_IsNull(item)
             && !(value == ONLY_FALSE && cJSON_IsFalse(item))
             && !(value == ONLY_TRUE && cJSON_IsTrue(item)))
-            return error_set(error, STATUS_FORMAT, "%s: only %s is"
-                             " supported", settings[k].name, words[value]);
+            return error_set(error, STATUS_FORMAT, "%s: only %s is supported",
+                             settings[k].name, words[value]);
     }
     return STATUS_OK;
 }
@@ -170,6 +170,13 @@ static const struct setting llama_settings[] = {
     {"sliding_window", ONLY_NULL}, {"quantization_config", ONLY_NULL},
 };
 
+static const struct hub_field mixtral_fields[] = {
+    {"num_local_experts", SIZE, LLAMA(n_experts), 8},
+    {"num_experts_per_tok", SIZE, LLAMA(experts_per_token), 2},
+    {"rms_norm_eps", NUMBER, LLAMA(rms_norm_eps), 1e-5},
+    {"rope_theta", NUMBER, LLAMA(rope_theta), 1e6},
+};
+
 static enum status take_llama(struct hub_config *config, const cJSON *object,
                               struct error *error)
 {
@@ -180,6 +187,9 @@ static enum status take_llama(struct hub_config *config, const cJSON *object,
                                         COUNT(llama_settings), error);
     if (status == STATUS_OK)
         status = take_fields(object, llama_fields, COUNT(llama_fields),
+                             llama, error);
+    if (status == STATUS_OK && config->format == FORMAT_MIXTRAL)
+        status = take_fields(object, mixtral_fields, COUNT(mixtral_fields),
                              llama, error);
     if (status == STATUS_OK)
         status = take_name(object, "hidden_act", acts, 1, &act, error);
@@ -193,7 +203,6 @@ static enum status take_llama(struct hub_config *config, const cJSON *object,
                          llama->n_heads);
     if (llama->head_dim == 0)
         llama->head_dim = llama->d_model / llama->n_heads;
-    
     return llama_config_check(llama, error);
 }
 
@@ -201,21 +210,17 @@ static enum status take_config(struct hub_config *config,
                                const cJSON *object, const char *text,
                                size_t length, struct error *error)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object,
-                                                         "model_type");
-    const char *type = cJSON_GetStringValue(item);
-    if (item == NULL)
+    static const char *const types[] = {"gpt2", "llama", "mixtral"};
+    int type;
+    if (!cJSON_HasObjectItem(object, "model_type"))
         return gpt_config_parse(&config->gpt, text, length, error);
-    if (type != NULL && strcmp(type, "gpt2") == 0) {
-        config->format = FORMAT_GPT2;
-        return take_gpt2(config, object, error);
-    }
-    if (type != NULL && strcmp(type, "llama") == 0) {
-        config->format = FORMAT_LLAMA;
-        return take_llama(config, object, error);
-    }
-    return error_set(error, STATUS_FORMAT, "model_type: expected gpt2 or"
-                     " llama, got %.40s", type != NULL ? type : "no string");
+    const enum status status = take_name(object, "model_type", types, 3,
+                                         &type, error);
+    if (status != STATUS_OK)
+        return status;
+    config->format = (enum checkpoint_format)(FORMAT_GPT2 + type);
+    return type == 0 ? take_gpt2(config, object, error)
+                     : take_llama(config, object, error);
 }
 
 enum status hub_config_parse(struct hub_config *config, const char *text,

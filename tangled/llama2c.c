@@ -138,10 +138,19 @@ static void part_pairs(const unsigned char *data, int count, int columns,
     }
 }
 
-static void copy_tensor(const struct llama *model, const char *name,
-                        const unsigned char *data, bool pairs)
+static void copy_tensor(const struct llama *model, int k, int l, int layers,
+                        const struct safetensors_entry *entry)
 {
+    char name[64];
+    if (rows[k].layers == L)
+        snprintf(name, sizeof name, "model.layers.%d.%s", l, rows[k].name);
+    else
+        snprintf(name, sizeof name, "%s", rows[k].name);
     const struct tensor *tensor = llama_tensor_find(model, name)->tensor;
+    const unsigned char *data = entry->data;
+    data += (size_t)l * (entry->bytes / (size_t)layers);
+    bool pairs;
+    pairs = strcmp(entry->name, "wq") == 0 || strcmp(entry->name, "wk") == 0;
     if (pairs)
         part_pairs(data, tensor->shape[0], tensor->shape[1],
                    llama_config(model)->head_dim, tensor->data);
@@ -157,24 +166,9 @@ enum status llama2c_load(struct llama **model, const struct llama2c *file,
     if (status != STATUS_OK)
         return status;
     for (int k = 0; k < file->count; k++) {
-        if (!llama2c_used(file, k))
-            continue;
-        const struct safetensors_entry *entry = &file->tensors[k];
         const int layers = rows[k].layers == L ? file->config.n_layers : 1;
-        const size_t bytes = entry->bytes / (size_t)layers;
-        for (int l = 0; l < layers; l++) {
-            char name[64];
-            if (rows[k].layers == L)
-                snprintf(name, sizeof name, "model.layers.%d.%s", l, rows[k].name);
-            else
-                snprintf(name, sizeof name, "%s", rows[k].name);
-            copy_tensor(made, name,
-                        (const unsigned char *)entry->data
-                            + (size_t)l * bytes,
-                        rows[k].rows == HD
-                            || (rows[k].rows == HKD
-                                && strcmp(entry->name, "wk") == 0));
-        }
+        for (int l = 0; l < layers && llama2c_used(file, k); l++)
+            copy_tensor(made, k, l, layers, &file->tensors[k]);
     }
     *model = made;
     return STATUS_OK;

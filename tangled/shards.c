@@ -169,11 +169,11 @@ static enum status check_shard(const struct safetensors *file,
         const int order = said == NULL ? 1 : found == NULL ? -1
                                            : strcmp(said, found);
         if (order < 0)
-            return error_set(error, STATUS_FORMAT, "tensor \"%s\": the"
+            return error_set(error, STATUS_FORMAT, "tensor \"%.64s\": the"
                              " index says that %.64s has it", said,
                              lines[0].file);
         if (order > 0)
-            return error_set(error, STATUS_FORMAT, "tensor \"%s\": the"
+            return error_set(error, STATUS_FORMAT, "tensor \"%.64s\": the"
                              " index does not say that %.64s has it", found,
                              lines[0].file);
     }

@@ -19,6 +19,7 @@
 #include "command_phases.h"
 #include "command_pages.h"
 #include "command_int8.h"
+#include "command_tensors.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -37,6 +38,7 @@ static const struct command *const commands[] = {
     &command_phases,
     &command_pages,
     &command_int8,
+    &command_tensors,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
