@@ -102,18 +102,18 @@ void moe_route(struct moe_routing *routing)
 void moe_dispatch(struct moe_routing *routing)
 {
     const int chosen = routing->chosen, count = routing->n_experts;
+    const int32_t rows = routing->rows, assignments = rows * chosen;
     int32_t *taken = routing->offsets + 1;    /* by expert, to begin with */
     memset(routing->offsets, 0, ((size_t)count + 1) * sizeof *taken);
-    for (int j = 0; j < chosen; j++)
-        for (int row = 0; row < routing->rows; row++) {
-            const ptrdiff_t n = (ptrdiff_t)row * chosen + j;
-            const int32_t e = routing->experts[n];
-            const bool full = routing->capacity > 0 && taken[e] == routing->capacity;
-            routing->places[n] = full ? MOE_DROPPED : taken[e]++;
-        }
+    for (int32_t k = 0; k < assignments; k++) {
+        const int32_t n = k % rows * chosen + k / rows;
+        const int32_t e = routing->experts[n];
+        const bool full = routing->capacity > 0 && taken[e] == routing->capacity;
+        routing->places[n] = full ? MOE_DROPPED : taken[e]++;
+    }
     for (int e = 0; e < count; e++)
         routing->offsets[e + 1] += routing->offsets[e];
-    for (ptrdiff_t n = 0; n < (ptrdiff_t)routing->rows * chosen; n++)
+    for (int32_t n = 0; n < assignments; n++)
         if (routing->places[n] != MOE_DROPPED)
             routing->places[n] += routing->offsets[routing->experts[n]];
 }
@@ -121,21 +121,24 @@ void moe_dispatch(struct moe_routing *routing)
 void moe_gather(const struct moe_routing *routing, const float *in,
                 int width, float *gathered)
 {
-    const int32_t *place = routing->places;
-    const size_t bytes = (size_t)width * sizeof *gathered;
-    for (int row = 0; row < routing->rows; row++, in += width)
-        for (int j = 0; j < routing->chosen; j++, place++)
-            if (*place != MOE_DROPPED)
-                memcpy(gathered + (ptrdiff_t)*place * width, in, bytes);
+    const int32_t assignments = routing->rows * routing->chosen;
+    for (int32_t n = 0; n < assignments; n++) {
+        const ptrdiff_t place = routing->places[n];
+        if (place != MOE_DROPPED) {
+            memcpy(gathered + place * width,
+                   in + (ptrdiff_t)(n / routing->chosen) * width,
+                   (size_t)width * sizeof *gathered);
+        }
+    }
 }
 
 void moe_expert_forward(const struct moe_expert *expert, const float *in,
                         int rows, float *gate, float *up, float *out)
 {
-    const size_t hidden = (size_t)expert->w1.weight.shape[0];
+    const size_t count = (size_t)rows * (size_t)expert->w1.weight.shape[0];
     linear_forward(&expert->w1, in, rows, gate);
     linear_forward(&expert->w3, in, rows, up);
-    swiglu_forward(gate, up, (size_t)rows * hidden, gate);
+    swiglu_forward(gate, up, count, gate);
     linear_forward(&expert->w2, gate, rows, out);
 }
 
