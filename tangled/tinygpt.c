@@ -17,6 +17,7 @@
 #include "command_schedule.h"
 #include "command_rope.h"
 #include "command_phases.h"
+#include "command_experts.h"
 #include "command_pages.h"
 #include "command_int8.h"
 #include "command_tensors.h"
@@ -36,6 +37,7 @@ static const struct command *const commands[] = {
     &command_schedule,
     &command_rope,
     &command_phases,
+    &command_experts,
     &command_pages,
     &command_int8,
     &command_tensors,

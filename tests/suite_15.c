@@ -89,13 +89,21 @@ START_TEST(infinite_logits_share_what_there_is)
                             -inf, -inf, -inf, -inf, -inf, 2, -inf, 2};
     const float want[] = {0, 0.5f, 0, 0.5f, 0, 1, 0, 0,
                           0.25f, 0.25f, 0.25f, 0.25f, 0, 0.5f, 0, 0.5f};
+    struct arrays a;
+    routed(&a, logits, 4, 4, 1);
+    expect_close("probs", a.probs, want, 16, 0, NULL, 1e-7);
+}
+END_TEST
+
+START_TEST(the_choices_among_infinite_logits_are_the_first_equals)
+{
+    const float inf = INFINITY;
+    const float logits[] = {1, inf, 1000, inf, -inf, inf, 3e38f, 0,
+                            -inf, -inf, -inf, -inf, -inf, 2, -inf, 2};
     const int32_t chosen[] = {1, 3, 1, 0, 0, 1, 1, 3};
-    const float gates[] = {0.5f, 0.5f, 1, 0, 0.5f, 0.5f, 0.5f, 0.5f};
     struct arrays a;
     routed(&a, logits, 4, 4, 2);
-    expect_close("probs", a.probs, want, 16, 0, NULL, 1e-7);
     expect_ids("experts", a.experts, chosen, 8);
-    expect_close("gates", a.gates, gates, 8, 0, NULL, 1e-7);
 }
 END_TEST
 
@@ -283,34 +291,69 @@ START_TEST(first_choices_come_before_second_ones)
 }
 END_TEST
 
-/* At 2 each, the second choices of rows 0 and 3 find their experts full. */
-START_TEST(what_finds_its_expert_full_is_dropped_and_not_counted)
+/* The same at 2 each: the second choices of rows 0 and 3 find their experts
+   full. At 1 each only rows 0 and 1 find anybody. */
+START_TEST(no_first_choice_is_lost_to_a_second_one)
 {
     struct arrays a;
-    const int32_t places[] = {4, MOE_DROPPED, 0, 2, 5, 3, 1, MOE_DROPPED};
-    const int32_t offsets[] = {0, 2, 4, 6};
+    const int32_t two[] = {4, MOE_DROPPED, 0, 2, 5, 3, 1, MOE_DROPPED};
+    const int32_t one[] = {2, MOE_DROPPED, 0, 1, MOE_DROPPED, MOE_DROPPED,
+                           MOE_DROPPED, MOE_DROPPED};
     dispatched(&a, by_hand, 4, 3, 2, 2);
-    expect_ids("places", a.places, places, 8);
-    expect_ids("offsets", a.offsets, offsets, 4);
-    /* at 1 each, only rows 0 and 1 find anybody */
-    const int32_t taken[] = {2, MOE_DROPPED, 0, 1, MOE_DROPPED, MOE_DROPPED,
-                             MOE_DROPPED, MOE_DROPPED};
+    expect_ids("places", a.places, two, 8);
     dispatched(&a, by_hand, 4, 3, 2, 1);
-    expect_ids("places", a.places, taken, 8);
-    ck_assert_int_eq(a.offsets[3], 3);
+    expect_ids("places", a.places, one, 8);
 }
 END_TEST
 
-/* Nothing of the gates: the last one of the rule goes, not the smallest. */
+/* Rows of one choice, so that there is no order to be wrong about. */
+static const int32_t single[] = {1, 0, 1, 1, 0, 3, 1, 0};
+
+START_TEST(what_finds_its_expert_full_is_dropped_and_not_counted)
+{
+    static const int offsets[][5] = {
+        {0, 3, 7, 7, 8}, {0, 1, 2, 2, 3}, {0, 2, 4, 4, 5}, {0, 3, 6, 6, 7},
+        {0, 3, 7, 7, 8}
+    };
+    for (int capacity = 0; capacity < 5; capacity++) {
+        struct arrays a;
+        int seen[4] = {0};
+        dispatched(&a, single, 8, 4, 1, capacity);
+        for (int n = 0; n < 8; n++) {
+            const bool full = capacity > 0 && seen[single[n]] == capacity;
+            ck_assert_int_eq(a.places[n] == MOE_DROPPED, full);
+            seen[single[n]] += !full;
+        }
+        for (int e = 0; e < 5; e++)
+            ck_assert_int_eq(a.offsets[e], offsets[capacity][e]);
+    }
+}
+END_TEST
+
+START_TEST(a_place_is_the_experts_offset_and_the_number_within_it)
+{
+    const int32_t all[] = {3, 0, 4, 5, 1, 7, 6, 2};
+    const int32_t two[] = {2, 0, 3, MOE_DROPPED, 1, 4, MOE_DROPPED,
+                           MOE_DROPPED};
+    struct arrays a;
+    dispatched(&a, single, 8, 4, 1, 0);
+    expect_ids("places", a.places, all, 8);
+    dispatched(&a, single, 8, 4, 1, 2);
+    expect_ids("places", a.places, two, 8);
+}
+END_TEST
+
+/* All rows name expert 0 first, each with more of its gate than the one
+   before: the last one of the rule goes, not the smallest. */
 START_TEST(who_is_dropped_does_not_depend_on_gates)
 {
-    const float logits[] = {1, 0, 9, 0, 5, 0};
-    const int32_t places[] = {0, 1, MOE_DROPPED};
+    const float logits[] = {1, 0, -9, 2, -9, 0, 3, 0, -9};
+    const int32_t places[] = {0, 2, 1, 4, MOE_DROPPED, 3};
     struct arrays a;
-    struct moe_routing routing = routed(&a, logits, 3, 2, 1);
+    struct moe_routing routing = routed(&a, logits, 3, 3, 2);
     routing.capacity = 2;
     moe_dispatch(&routing);
-    expect_ids("places", a.places, places, 3);
+    expect_ids("places", a.places, places, 6);
 }
 END_TEST
 
@@ -411,7 +454,24 @@ START_TEST(rows_are_copied_to_their_places_as_they_are)
 }
 END_TEST
 
-/* Two rows, dropped ones among them; what is before the outputs is NaN. */
+/* What is before the outputs is NaN. */
+START_TEST(a_dropped_choice_adds_nothing)
+{
+    float made[] = {NAN, NAN, 3, 4};
+    int32_t places[] = {MOE_DROPPED, 0, 0, MOE_DROPPED,
+                        MOE_DROPPED, MOE_DROPPED};
+    float gates[] = {1, 1, 1, 1, 1, 1}, out[6] = {9, 9, 9, 9, 9, 9};
+    const float want[] = {3, 4, 3, 4, 0, 0};
+    const struct moe_routing routing = {.rows = 3, .n_experts = 4,
+                                        .chosen = 2, .gates = gates,
+                                        .places = places};
+    moe_combine(&routing, made + 2, 2, out);
+    for (int n = 0; n < 6; n++)
+        ck_assert_float_eq(out[n], want[n]);
+}
+END_TEST
+
+/* Four rows, dropped ones among them; what is before the outputs is NaN. */
 START_TEST(a_row_is_the_sum_of_its_experts_as_much_as_the_gates_say)
 {
     const float nan = NAN;
@@ -1072,8 +1132,8 @@ START_TEST(one_expert_is_a_dense_layer)
         {"mlp.down_proj", "w2"}
     };
     const struct llama_config dense = small_llama_config();
-    const struct llama_config single = mixture_config(3);
-    struct llama *a = noisy_llama(&dense, 352), *b = noisy_llama(&single, 353);
+    const struct llama_config alone = mixture_config(3);
+    struct llama *a = noisy_llama(&dense, 352), *b = noisy_llama(&alone, 353);
     for (size_t k = 0; k < llama_tensor_count(a); k++) {
         const struct llama_tensor *from = llama_tensor_at(a, k);
         char name[128];
@@ -1407,6 +1467,7 @@ static const struct test tests[] = {
     TEST(a_softmax_is_finite_for_any_finite_logits, 0, WEIGHT),
     TEST(infinite_logits_share_what_there_is, 0, WEIGHT),
     TEST(of_equals_the_lowest_number_is_chosen, 0, BETTER),
+    TEST(the_choices_among_infinite_logits_are_the_first_equals, 0, BETTER),
     TEST(a_nan_stays_in_its_row_and_chooses_the_first_experts, 0, BETTER),
     TEST(every_number_of_choices_takes_the_largest_and_none_twice, 0,
          BETTER),
@@ -1415,12 +1476,15 @@ static const struct test tests[] = {
     TEST(sizes_of_a_routing_are_refused_by_name, 0, "check a routing"),
     TEST(an_expert_begins_where_the_one_before_it_ends, 0, BEGIN),
     TEST(what_finds_its_expert_full_is_dropped_and_not_counted, 0, PLACE),
-    TEST(who_is_dropped_does_not_depend_on_gates, 0, ORDER),
+    TEST(a_place_is_the_experts_offset_and_the_number_within_it, 0, MOVE),
     TEST(first_choices_come_before_second_ones, 0, ORDER),
+    TEST(no_first_choice_is_lost_to_a_second_one, 0, ORDER),
+    TEST(who_is_dropped_does_not_depend_on_gates, 0, ORDER),
     TEST(places_are_those_of_queues_for_any_sizes, 0, MOVE),
     TEST(a_capacity_is_the_even_share_times_the_factor_rounded_up, 0, SHARE),
     TEST(rows_are_copied_to_their_places_as_they_are, 0, COPY),
     TEST(an_expert_gates_by_w1_goes_up_by_w3_and_comes_down_by_w2, 0, LAYER),
+    TEST(a_dropped_choice_adds_nothing, 0, PASS),
     TEST(a_row_is_the_sum_of_its_experts_as_much_as_the_gates_say, 0, ADD),
     TEST(a_sum_goes_from_the_first_choice_to_the_last, 0, ADD),
     TEST(a_mixture_agrees_with_plain_arithmetic_over_all_experts, 1, OWN),
