@@ -10,7 +10,7 @@
 #include "front_matter.h"
 #include "stream.h"
 
-enum { CHAPTERS_MAX = 64, ROOTS_MAX = 256, PATH_LENGTH = 512 };
+enum { CHAPTERS_MAX = 64, ROOTS_MAX = 1024, PATH_LENGTH = 512 };
 
 #ifndef NOWEB
 #define NOWEB "/usr/lib/noweb"
@@ -151,7 +151,12 @@ static bool find_roots(const struct request *request, char **roots,
         bool known = false;
         for (size_t i = 0; i < *count; i++)
             known = known || strcmp(roots[i], line + 6) == 0;
-        if (!known && *count < ROOTS_MAX)
+        if (!known && *count == ROOTS_MAX) {
+            fprintf(stderr, "tangle: more than %d files\n", (int)ROOTS_MAX);
+            fclose(stream);
+            return false;
+        }
+        if (!known)
             roots[(*count)++] = strdup(line + 6);
     }
     fclose(stream);
