@@ -28,22 +28,31 @@ void adamw_free(struct adamw *adamw)
     *adamw = (struct adamw){ 0 };
 }
 
+void adamw_floats(const struct adamw *adamw, double decay, size_t count,
+                  float *weights, const float *gradients,
+                  float *first, float *second)
+{
+    double rate = adamw->learning_rate;
+    double beta1 = adamw->beta1, beta2 = adamw->beta2;
+    double whole1 = 1 - pow(beta1, (double)adamw->step);
+    double whole2 = 1 - pow(beta2, (double)adamw->step);
+    for (size_t i = 0; i < count; i++) {
+        double g = gradients[i], w = weights[i];
+        w *= 1 - rate * decay;
+        double m = beta1 * first[i] + (1 - beta1) * g;
+        double v = beta2 * second[i] + (1 - beta2) * g * g;
+        first[i] = (float)m;
+        second[i] = (float)v;
+        double scale = sqrt(v / whole2) + adamw->eps;
+        weights[i] = (float)(w - rate * (m / whole1) / scale);
+    }
+}
+
 void adamw_step(struct adamw *adamw, struct parameters *parameters,
                 const struct parameters *gradients)
 {
-    double rate = adamw->learning_rate, decay = adamw->weight_decay;
-    double beta1 = adamw->beta1, beta2 = adamw->beta2;
     adamw->step++;
-    double whole1 = 1 - pow(beta1, (double)adamw->step);
-    double whole2 = 1 - pow(beta2, (double)adamw->step);
-    for (size_t i = 0; i < parameters->size; i++) {
-        double g = gradients->storage[i], w = parameters->storage[i];
-        w *= 1 - rate * decay;
-        double m = beta1 * adamw->first->storage[i] + (1 - beta1) * g;
-        double v = beta2 * adamw->second->storage[i] + (1 - beta2) * g * g;
-        adamw->first->storage[i] = (float)m;
-        adamw->second->storage[i] = (float)v;
-        double scale = sqrt(v / whole2) + adamw->eps;
-        parameters->storage[i] = (float)(w - rate * (m / whole1) / scale);
-    }
+    adamw_floats(adamw, adamw->weight_decay, parameters->size,
+                 parameters->storage, gradients->storage,
+                 adamw->first->storage, adamw->second->storage);
 }

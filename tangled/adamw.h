@@ -22,5 +22,11 @@ void adamw_free(struct adamw *adamw);    /* NULL-safe; twice is fine */
 /* One step on every parameter; all three have the config of adamw_new. */
 void adamw_step(struct adamw *adamw, struct parameters *parameters,
                 const struct parameters *gradients);
+/* The arithmetic of step adamw->step on count floats that lie anywhere, with
+   a decay of their own. first and second are their moments; those of adamw
+   are not looked at. */
+void adamw_floats(const struct adamw *adamw, double decay, size_t count,
+                  float *weights, const float *gradients,
+                  float *first, float *second);
 
 #endif
