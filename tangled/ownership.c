@@ -135,7 +135,8 @@ static void list_feed_forward(struct ownership *o,
 
 static void list_layer(struct ownership *o, const struct llama_config *config)
 {
-    const int c = config->d_model, q = config->n_heads * config->head_dim;
+    const int c = config->d_model;
+    const int q = config->n_heads * config->head_dim;
     own(o, LAYER "input_layernorm.weight", MODULE_NORM, c, 0);
     own(o, LAYER "self_attn.q_proj.weight", MODULE_QUERY, q, c);
     const int kv = config->n_kv_heads * config->head_dim;
