@@ -11,6 +11,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+close := )
 
 NW       := $(sort $(wildcard book/*.nw))
 CHAPTERS := $(filter book/0% book/1% book/2%,$(NW))
@@ -28,14 +29,29 @@ OPTIMIZE ?= -O2 -ftree-vectorize
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
 CFLAGS   := -std=c11 -D_POSIX_C_SOURCE=200809L -g -fopenmp-simd \
             $(OPTIMIZE) $(WARNINGS) $(EXTRA)
-LDLIBS   := -lcjson -lm
+LDLIBS   := -fopenmp -lcjson -lm
+# Chapter 21: each instruction set has a file of its own. The compiler may
+# fuse a product and a sum there, and nowhere else.
+THREADED := matrix
+LANED    := kernels_avx512 kernels_avx2 kernels_base
+KERNEL_O ?= -O2
+KERNEL_CFLAGS := -fopenmp -ffp-contract=fast $(KERNEL_O)
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+flags_kernels_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
+flags_kernels_avx2   := -mavx2 -mfma
+endif
+$(foreach f,$(LANED),$(eval flags_$(f) += $(KERNEL_CFLAGS)))
+$(foreach f,$(THREADED),$(eval flags_$(f) += -fopenmp))
+# make KERNELS=plain: the library's own choice
+KERNELS  ?=
+flags_kernels := $(KERNELS:%=-DKERNELS='"%"')
 CHECK_CFLAGS := $(shell pkg-config --cflags check 2>/dev/null)
 CHECK_LIBS   := $(shell pkg-config --libs check 2>/dev/null || echo -lcheck)
 # the suites count allocations and make the n-th fail: tests/support
 WRAP     := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
 
 VARIANT  ?=
-BUILD    := build$(VARIANT:%=/%)
+BUILD    := build$(VARIANT:%=/%)$(KERNELS:%=/kernels-%)
 TANGLE   := build/bin/tangle
 RUN      ?=
 LINES    ?= --lines
@@ -70,7 +86,7 @@ OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o)
 
 $(B)/obj/%.o: $(B)/src/%.c
 	@mkdir -p $(@D)
-	@$(CC) $(CFLAGS) -MMD -I$(B)/src -c $< -o $@
+	@$(CC) $(CFLAGS) $(flags_$*) -MMD -I$(B)/src -c $< -o $@
 $(B)/support/%.o: tests/support/%.c
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -MMD -c $< -o $@
@@ -123,7 +139,10 @@ $(B)/wrong/%/suite: $(B)/files.mk $(SUITES) Makefile
 	@$(TANGLE) --lines --wrong $* --out $(@D)/src $(NW_N) > /dev/null
 	@rm -f $(@D)/*.o; cd $(@D)/src; for f in *.c; do \
 	    cmp -s $$f $(CURDIR)/$(B)/src/$$f || echo $$f; done > ../.changed
-	@for f in $$(cat $(@D)/.changed); do $(CC) $(CFLAGS) -I$(@D)/src \
+	@for f in $$(cat $(@D)/.changed); do \
+	    flags=; case $$f in $(foreach f,kernels $(LANED) $(THREADED),\
+	        $(f).c$(close) flags='$(flags_$(f))' ;;) esac; \
+	    $(CC) $(CFLAGS) $$flags -I$(@D)/src \
 	    -c $(@D)/src/$$f -o $(@D)/$${f%.c}.o || exit 1; done
 	@key=$*; $(CC) $(CFLAGS) $(WRAP) $(B)/suite_$${key%%-*}.o $(@D)/*.o \
 	    $(SUPPORT) $(B)/libtinygpt.a $(CHECK_LIBS) $(LDLIBS) -o $@
@@ -173,7 +192,7 @@ clang: $(TANGLE)  ## every suite compiled with clang
 coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
 	@find build/coverage -name '*.gcda' -delete 2>/dev/null; true
 	@rm -f build/coverage/$(LAST)/*.passed
-	+@$(ONE)=$(LAST) ALL=1 VARIANT=coverage OPTIMIZE=-O0 LINES= \
+	+@$(ONE)=$(LAST) ALL=1 VARIANT=coverage OPTIMIZE=-O0 KERNEL_O=-O0 LINES= \
 	 EXTRA='--coverage' program verdict
 	@gcovr --root . --object-directory build/coverage/$(LAST)/obj \
 	    --filter 'build/coverage/$(LAST)/src/' --print-summary \

@@ -1,0 +1,61 @@
+#ifndef MATRIX_H
+#define MATRIX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { PANEL = 32, GROUP = 32 };    /* outputs; inputs that share a scale */
+
+enum matrix_layout { MATRIX_ROWS, MATRIX_PANELS };
+enum matrix_type { MATRIX_F32, MATRIX_BF16, MATRIX_INT8 };
+
+/* A weight [O,I] and its bias; a borrowed view of arrays that somebody else
+   owns. Rows are F32 [O,I]. Panels are [ceil(O/32)][I][32]: weight o,i is
+   element i*32 + o%32 of panel o/32, and what pads the last panel is 0.
+   BF16 panels hold uint16_t, INT8 panels int8_t; those have a scale for each
+   output and 32 inputs, [ceil(O/32)][ceil(I/32)][32]. Panels are fastest at
+   addresses that are a multiple of 64. */
+struct matrix {
+    int out, in;                 /* O, I; both at least 1 */
+    enum matrix_layout layout;
+    enum matrix_type type;       /* of rows: F32 */
+    const void *data;
+    const float *scales;         /* INT8 alone */
+    const float *bias;           /* [O], or NULL */
+};
+
+/* To the nearest, ties to even; NaN stays NaN. */
+static inline uint16_t bf16_from_float(float x)
+{
+    union { float x; uint32_t bits; } as = {x};
+    if ((as.bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(as.bits >> 16 | 0x40);
+    return (uint16_t)((as.bits + 0x7fff + (as.bits >> 16 & 1)) >> 16);
+}
+
+static inline float bf16_to_float(uint16_t high)
+{
+    const union { uint32_t bits; float x; } as = {(uint32_t)high << 16};
+    return as.x;
+}
+
+/* The view of a weight [O,I] and a bias [O] (or NULL) as they are stored. */
+struct matrix matrix_of_rows(const float *weight, const float *bias,
+                             int out, int in);
+
+/* Bytes of the panels and of the scales (0 but for INT8). False, and nothing
+   written, when a size is below 1 or a product does not fit. */
+bool matrix_packed_sizes(int out, int in, enum matrix_type type,
+                         size_t *data_bytes, size_t *scale_bytes);
+
+/* Writes the panels, and for INT8 the scales, of rows [O,I] into room of that
+   size, and returns their view. INT8 weights are finite. */
+struct matrix matrix_pack(const float *rows, const float *bias, int out,
+                          int in, enum matrix_type type, void *data,
+                          float *scales);
+
+/* The float that weight o,i of any form stands for. */
+float matrix_weight(const struct matrix *matrix, int o, int i);
+
+#endif
