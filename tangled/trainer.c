@@ -4,9 +4,8 @@
 #include "mode.h"
 #include "model_file.h"
 #include "safetensors.h"
-#include <errno.h>
+#include "training_record.h"
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -25,21 +24,16 @@ double learning_rate_at(const struct trainer_settings *settings,
     return settings->learning_rate * (0.1 + 0.45 * (1 + cos(pi * done)));
 }
 
-static enum status check_settings(const struct trainer_settings *settings,
-                                  const struct gpt_config *config,
-                                  struct error *error)
+enum status trainer_settings_check(const struct trainer_settings *settings,
+                                   int context_length, struct error *error)
 {
     if (settings->batch <= 0)
         return error_set(error, STATUS_INVALID,
                          "batch: expected at least 1, got %d", settings->batch);
-    if (settings->tokens < 2 || settings->tokens > config->context_length)
+    if (settings->tokens < 2 || settings->tokens > context_length)
         return error_set(error, STATUS_INVALID,
                          "tokens: expected 2 to context_length %d, got %d",
-                         config->context_length, settings->tokens);
-    if (config->vocab_size < 256)
-        return error_set(error, STATUS_INVALID,
-                         "vocab_size: expected at least 256 for bytes, got %d",
-                         config->vocab_size);
+                         context_length, settings->tokens);
     if (settings->steps < 1 || settings->warmup < 0)
         return error_set(error, STATUS_INVALID, "steps, warmup: expected at"
                          " least 1 and 0, got %d and %d", settings->steps,
@@ -78,7 +72,11 @@ enum status trainer_new(struct trainer *trainer,
                         struct error *error)
 {
     struct trainer made = { .settings = *settings, .corpus = corpus };
-    enum status status = check_settings(settings, config, error);
+    enum status status = trainer_settings_check(
+        settings, config->context_length, error);
+    if (status == STATUS_OK && config->vocab_size < 256)
+        status = error_set(error, STATUS_INVALID, "vocab_size: expected at least"
+                           " 256 for bytes, got %d", config->vocab_size);
     if (status == STATUS_OK)
         status = corpus_check(corpus, settings->tokens, error);
     if (status == STATUS_OK)
@@ -211,40 +209,9 @@ enum status trainer_held_out_loss(struct trainer *trainer, float *loss,
     return STATUS_OK;
 }
 
-struct record {
-    struct trainer_settings settings;
-    uint64_t step;
-    uint64_t generator_state, generator_increment;
-    uint64_t text_length, text_fingerprint;
-};
-
-enum kind { INTEGER, REAL, WORD };     /* int, double, uint64_t */
-
-#define FIELD(key, kind, member) \
-    { key, kind, offsetof(struct record, member) }
-static const struct field {
-    const char *key;
-    enum kind kind;
-    size_t offset;
-} fields[] = {
-    FIELD("batch", INTEGER, settings.batch),
-    FIELD("tokens", INTEGER, settings.tokens),
-    FIELD("steps", INTEGER, settings.steps),
-    FIELD("warmup", INTEGER, settings.warmup),
-    FIELD("learning_rate", REAL, settings.learning_rate),
-    FIELD("weight_decay", REAL, settings.weight_decay),
-    FIELD("step", WORD, step),
-    FIELD("generator.state", WORD, generator_state),
-    FIELD("generator.increment", WORD, generator_increment),
-    FIELD("text.length", WORD, text_length),
-    FIELD("text.fingerprint", WORD, text_fingerprint),
-};
-
-enum { FIELD_COUNT = sizeof fields / sizeof *fields, VALUE_MAX = 40 };
-
-static struct record record_of(const struct trainer *trainer)
+static struct training_record record_of(const struct trainer *trainer)
 {
-    return (struct record){
+    return (struct training_record){
         .settings = trainer->settings,
         .step = (uint64_t)trainer->adamw.step,
         .generator_state = trainer->generator.state,
@@ -253,61 +220,12 @@ static struct record record_of(const struct trainer *trainer)
         .text_fingerprint = trainer->corpus->fingerprint };
 }
 
-static void put_back(const struct record *record, struct trainer *trainer)
+static void put_back(const struct training_record *record,
+                     struct trainer *trainer)
 {
     trainer->adamw.step = (int64_t)record->step;
     trainer->generator.state = record->generator_state;
     trainer->generator.increment = record->generator_increment;
-}
-
-static void write_value(const struct record *record,
-                        const struct field *field, char *text)
-{
-    const void *value = (const char *)record + field->offset;
-    if (field->kind == INTEGER)
-        snprintf(text, VALUE_MAX, "%d", *(const int *)value);
-    else if (field->kind == REAL)
-        snprintf(text, VALUE_MAX, "%.17g", *(const double *)value);
-    else
-        snprintf(text, VALUE_MAX, "%" PRIu64, *(const uint64_t *)value);
-}
-
-static enum status read_value(const struct field *field, const char *text,
-                              struct record *record, struct error *error)
-{
-    void *value = (char *)record + field->offset;
-    char *end = NULL;
-    long long number = 0;
-    if (text == NULL)
-        return error_set(error, STATUS_FORMAT, "%s: missing", field->key);
-    errno = 0;
-    if (field->kind == REAL)
-        *(double *)value = strtod(text, &end);
-    else if (field->kind == WORD)
-        *(uint64_t *)value = strtoull(text, &end, 10);
-    else
-        *(int *)value = (int)(number = strtoll(text, &end, 10));
-    bool fits = field->kind != INTEGER
-                || (number >= INT_MIN && number <= INT_MAX);
-    bool negative = field->kind == WORD && strchr(text, '-') != NULL;
-    if (end == text || *end != '\0' || errno != 0 || !fits || negative)
-        return error_set(error, STATUS_FORMAT, "%s: expected a number, got %s",
-                         field->key, text);
-    return STATUS_OK;
-}
-
-static enum status read_record(const struct safetensors *file,
-                               struct record *record, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (int i = 0; i < FIELD_COUNT && status == STATUS_OK; i++)
-        status = read_value(&fields[i],
-                            safetensors_metadata(file, fields[i].key),
-                            record, error);
-    if (status == STATUS_OK && record->step > INT32_MAX)
-        status = error_set(error, STATUS_FORMAT, "step: expected at most %d,"
-                           " got %" PRIu64, INT32_MAX, record->step);
-    return status;
 }
 
 enum { SET_COUNT = 3, TENSOR_NAME_MAX = 96 };
@@ -374,16 +292,13 @@ static enum status write_state(const struct trainer *trainer,
                                const struct listing *listing,
                                struct error *error)
 {
-    struct record record = record_of(trainer);
-    char values[FIELD_COUNT][VALUE_MAX];
-    struct safetensors_pair pairs[FIELD_COUNT + 1] =
+    const struct training_record record = record_of(trainer);
+    char values[RECORD_FIELDS][RECORD_VALUE_MAX];
+    struct safetensors_pair pairs[RECORD_FIELDS + 1] =
         { { "config", config } };
-    for (int i = 0; i < FIELD_COUNT; i++) {
-        write_value(&record, &fields[i], values[i]);
-        pairs[i + 1] = (struct safetensors_pair){ fields[i].key, values[i] };
-    }
+    training_record_write(&record, values, pairs + 1);
     return safetensors_write(path, listing->entries, listing->count, pairs,
-                             FIELD_COUNT + 1, error);
+                             RECORD_FIELDS + 1, error);
 }
 
 enum status trainer_save(const struct trainer *trainer,
@@ -407,7 +322,7 @@ enum status trainer_save(const struct trainer *trainer,
     return status;
 }
 
-static enum status check_text(const struct record *record,
+static enum status check_text(const struct training_record *record,
                               const struct corpus *corpus,
                               struct error *error)
 {
@@ -427,14 +342,14 @@ static enum status rebuild(struct trainer *made,
 {
     const char *text = safetensors_metadata(file, "config");
     struct gpt_config config;
-    struct record record;
+    struct training_record record;
     if (text == NULL)
         return error_set(error, STATUS_FORMAT, "config: missing; this is not"
                          " the state of a training run");
     enum status status = gpt_config_parse(&config, text, strlen(text),
                                           error);
     if (status == STATUS_OK)
-        status = read_record(file, &record, error);
+        status = training_record_read(&record, file, error);
     if (status == STATUS_OK)
         status = check_text(&record, corpus, error);
     if (status == STATUS_OK)

@@ -12,6 +12,9 @@ struct trainer_settings {
     double weight_decay;
 };
 
+/* Refuses, by name, settings that a model of this context cannot train by. */
+enum status trainer_settings_check(const struct trainer_settings *settings,
+                                   int context_length, struct error *error);
 /* The rate of a step (0 is the first): rises linearly over the warmup, then
    falls as a half cosine to a tenth at the last step. */
 double learning_rate_at(const struct trainer_settings *settings,
