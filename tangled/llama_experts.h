@@ -6,9 +6,8 @@
 
 enum { LLAMA_EXPERTS_MAX = 65536 };
 
-/* Parameters, a tied head counted once: all that are stored, and those that
-   one token is multiplied with, which leaves out the experts that it does
-   not choose. */
+/* Parameters, a tied head counted once: all that are stored, and without the
+   experts that a token does not choose. Embeddings count whole in both. */
 struct llama_size { size_t total, active; };
 
 /* For positive sizes. False, and nothing written, when the bytes do not fit

@@ -1152,7 +1152,7 @@ END_TEST
 
 /* ------------------------------------------------------------- the runner */
 
-/* A model of one family or the other. */
+/* A model of one family or the other, or of the other with experts. */
 struct family {
     struct tiny_gpt *gpt;
     struct llama *llama;
@@ -1170,7 +1170,8 @@ static struct family family_new(int which)
         family.gpt = noisy_model(&config, 190);
         family.lm = tiny_gpt_causal_lm(family.gpt);
     } else {
-        const struct llama_config config = small_llama_config();
+        const struct llama_config config =
+            which == 1 ? small_llama_config() : small_moe_config();
         family.llama = noisy_llama(&config, 191);
         family.lm = llama_causal_lm(family.llama);
     }
@@ -1320,7 +1321,7 @@ END_TEST
 
 START_TEST(a_feed_appends_what_the_step_wrote)
 {
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < 3; which++) {
         struct served served = served_new(which, 4, 20);
         const int two[] = {open_in(&served), open_in(&served)};
         feed_both(&served, two, 2, 3, false);
@@ -1337,7 +1338,7 @@ END_TEST
    parent would have. */
 START_TEST(both_families_continue_and_fork_as_their_requests_do)
 {
-    for (int which = 0; which < 2; which++)
+    for (int which = 0; which < 3; which++)
         for (int size = 1; size <= 5; size++) {
             struct served served = served_new(which, size, 80);
             const int parent = open_in(&served), other = open_in(&served);
@@ -1478,7 +1479,7 @@ END_TEST
 /* Opens, forks, feeds, cuts and closes. */
 START_TEST(the_paged_loop_allocates_nothing)
 {
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < 3; which++) {
         struct served served = served_new(which, 4, 20);
         const int32_t ids[6] = {1, 2, 3, 4, 5, 6};
         const float *logits = NULL;

@@ -902,7 +902,7 @@ END_TEST
 
 enum { TEXT = 9, MOST_FLOATS = 3 * TEXT * 13 };
 
-/* One of the two families, with a text of 3 rows. V is 13 in both. */
+/* One of the two families, 2 with experts, with a text of 3 rows. V is 13 in both. */
 struct served {
     struct cached cached;        /* of the tiny GPT */
     struct llama *llama;
@@ -910,11 +910,12 @@ struct served {
     int32_t ids[3 * TEXT];
 };
 
-static struct served served(bool llama)
+static struct served served(int llama)
 {
     struct served made = {.llama = NULL};
     if (llama) {
-        const struct llama_config config = small_llama_config();
+        const struct llama_config config =
+            llama == 1 ? small_llama_config() : small_moe_config();
         made.llama = noisy_llama(&config, 186);
         made.lm = llama_causal_lm(made.llama);
     } else {
@@ -1008,7 +1009,7 @@ static const float *feed_by_hand(struct request *request,
 /* Keys and values of the first layer depend on no cache. */
 START_TEST(new_rows_are_kept_behind_the_old_ones)
 {
-    for (int llama = 0; llama < 2; llama++) {
+    for (int llama = 0; llama < 3; llama++) {
         struct served made = served(llama);
         struct request *request = new_request(&made.lm, TEXT, TEXT);
         struct request *floats = new_request(&made.lm, TEXT, TEXT);
@@ -1041,7 +1042,7 @@ START_TEST(new_rows_are_kept_behind_the_old_ones)
 END_TEST
 
 /* Every split of nine tokens into feeds. */
-static void expect_splits(bool llama)
+static void expect_splits(int llama)
 {
     struct served made = served(llama);
     struct request *request = new_request(&made.lm, TEXT + 2, TEXT);
@@ -1069,19 +1070,20 @@ static void expect_splits(bool llama)
 
 START_TEST(a_feed_runs_over_what_the_codes_mean)
 {
-    expect_splits(false);
+    expect_splits(0);
 }
 END_TEST
 
 START_TEST(the_other_family_runs_over_what_its_codes_mean)
 {
-    expect_splits(true);
+    expect_splits(1);
+    expect_splits(2);
 }
 END_TEST
 
 START_TEST(a_prompt_in_one_call_has_the_bits_of_floats)
 {
-    for (int llama = 0; llama < 2; llama++) {
+    for (int llama = 0; llama < 3; llama++) {
         struct served made = served(llama);
         struct request *request = new_request(&made.lm, TEXT, TEXT);
         struct request *floats = new_request(&made.lm, TEXT, TEXT);
@@ -1103,7 +1105,7 @@ END_TEST
 /* Rows of 4, 1 and 3 tokens go on together. */
 START_TEST(rows_of_unequal_length_go_on_together)
 {
-    for (int llama = 0; llama < 2; llama++) {
+    for (int llama = 0; llama < 3; llama++) {
         struct served made = served(llama);
         struct request *request = new_request(&made.lm, TEXT, TEXT);
         struct request *hand = new_request(&made.lm, TEXT, TEXT);
@@ -1132,7 +1134,7 @@ END_TEST
 /* Rows from 3, 0 and 2, whose first keys come from another request. */
 START_TEST(a_row_that_starts_late_goes_on_at_its_positions)
 {
-    for (int llama = 0; llama < 2; llama++) {
+    for (int llama = 0; llama < 3; llama++) {
         struct served made = served(llama);
         struct request *request = new_request(&made.lm, TEXT, TEXT);
         struct request *hand = new_request(&made.lm, TEXT, TEXT);
@@ -1188,7 +1190,7 @@ END_TEST
 
 START_TEST(the_token_loop_allocates_nothing)
 {
-    for (int llama = 0; llama < 2; llama++) {
+    for (int llama = 0; llama < 3; llama++) {
         struct served made = served(llama);
         struct request *request = new_request(&made.lm, TEXT, 4);
         struct int8_kv *cache = cache_for(&made.lm, TEXT);
