@@ -20,6 +20,7 @@
 #include "command_experts.h"
 #include "command_pages.h"
 #include "command_int8.h"
+#include "command_batching.h"
 #include "command_tensors.h"
 
 static const struct command *const commands[] = {
@@ -40,6 +41,7 @@ static const struct command *const commands[] = {
     &command_experts,
     &command_pages,
     &command_int8,
+    &command_batching,
     &command_tensors,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };

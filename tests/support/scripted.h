@@ -1,7 +1,8 @@
 /* A causal_lm without weights, for suites about the runtime. What it says
    next depends on every token before, and on nothing that is not in its cache:
    slot j keeps a hash of tokens 0 … j. So a slot that is stale, missing or out
-   of place changes every answer behind it. Header only; B is 1.
+   of place changes every answer behind it. Header only. The rows of a batch
+   are rows of its storage; calls are written down by their first row.
 
    Two scripts of one salt say the same, unless one is told to be wrong. */
 #ifndef SCRIPTED_H
@@ -76,38 +77,48 @@ static inline size_t script_scratch(const void *model, int batch, int tokens,
     return (size_t)(batch + tokens + slots);
 }
 
+static inline void script_row(const struct script *script,
+                              const struct step *step, int b, float *logits)
+{
+    const size_t row = (size_t)step->storage->layers[0].key.shape[2];
+    float *key = step->storage->layers[0].key.data + (size_t)b * row;
+    float *value = step->storage->layers[0].value.data + (size_t)b * row;
+    for (int t = 0; t < step->tokens; t++) {
+        const int slot = step->lengths[b] + t;
+        const int32_t id = step->ids[b * step->tokens + t];
+        const int position = step->positions[b * step->tokens + t];
+        const uint32_t before = slot == 0 ? 0 : (uint32_t)key[slot - 1];
+        float expected[64];
+        if (slot > 0)
+            script_logits(script, before, position - 1, expected);
+        key[slot] = (float)script_hash(before, id, position);
+        value[slot] = (float)position;
+        if (step->last_only && t + 1 < step->tokens)
+            continue;
+        script_logits(script, (uint32_t)key[slot], position, logits);
+        if (script->free_until > 0 && slot >= script->free_until
+            && id != script_says(expected, script->vocab_size))
+            logits[0] = NAN;
+        logits += script->vocab_size;
+    }
+}
+
 static inline void script_run(const void *model, const struct step *step,
                               float *scratch)
 {
     struct script *script = (struct script *)model;
-    float *key = step->storage->layers[0].key.data;
-    float *value = step->storage->layers[0].value.data;
-    float *logits = step->logits;
+    const int rows = step->last_only ? 1 : step->tokens;
     (void)scratch;
-    if (step->batch != 1 || script->vocab_size > 64)
+    if (script->vocab_size > 64)
         abort();                 /* an assertion would allocate */
     if (script->calls < SCRIPT_CALLS) {
         script->call[script->calls].length = step->lengths[0];
         script->call[script->calls].tokens = step->tokens;
     }
     script->calls++;
-    for (int t = 0; t < step->tokens; t++) {
-        const int slot = step->lengths[0] + t;
-        const uint32_t before = slot == 0 ? 0 : (uint32_t)key[slot - 1];
-        float expected[64];
-        if (slot > 0)
-            script_logits(script, before, step->positions[t] - 1, expected);
-        key[slot] = (float)script_hash(before, step->ids[t],
-                                       step->positions[t]);
-        value[slot] = (float)step->positions[t];
-        if (step->last_only && t + 1 < step->tokens)
-            continue;
-        script_logits(script, (uint32_t)key[slot], step->positions[t], logits);
-        if (script->free_until > 0 && slot >= script->free_until
-            && step->ids[t] != script_says(expected, script->vocab_size))
-            logits[0] = NAN;
-        logits += script->vocab_size;
-    }
+    for (int b = 0; b < step->batch; b++)
+        script_row(script, step, b,
+                   step->logits + b * rows * script->vocab_size);
 }
 
 static inline struct causal_lm script_lm(struct script *script)
