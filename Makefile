@@ -29,7 +29,7 @@ OPTIMIZE ?= -O2 -ftree-vectorize
 WARNINGS := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
 CFLAGS   := -std=c11 -D_POSIX_C_SOURCE=200809L -g -fopenmp-simd \
             $(OPTIMIZE) $(WARNINGS) $(EXTRA)
-LDLIBS   := -fopenmp -lcjson -lm
+LDLIBS   := -fopenmp -lcjson -lpcre2-8 -lm
 # Chapter 21: each instruction set has a file of its own. The compiler may
 # fuse a product and a sum there, and nowhere else.
 THREADED := matrix

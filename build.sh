@@ -3,7 +3,8 @@
 set -u
 cd "$(dirname "$0")" || exit 1
 
-TOOLS="gcc libc6-dev make noweb check pkg-config libcjson-dev libyaml-dev"
+TOOLS="gcc libc6-dev make noweb check pkg-config libcjson-dev libpcre2-dev
+ libyaml-dev"
 WEAVING="pandoc texlive-xetex texlive-latex-recommended texlive-latex-extra
  texlive-plain-generic texlive-fonts-recommended fonts-dejavu fonts-texgyre
  fonts-texgyre-math lmodern librsvg2-bin
