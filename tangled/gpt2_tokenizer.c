@@ -6,8 +6,9 @@
 #include "pieces.h"
 #include "tokenizer.h"
 #include "tokenizer_parts.h"
+#include "utf8.h"
 
-enum { BYTES = 256 };
+enum { BYTES = 256, SHOWN_MAX = 40 };   /* bytes of a token in a message */
 
 struct pair { int32_t left, right, joined; uint32_t order; };
 
@@ -165,16 +166,17 @@ static enum status take_token(struct tokenizer *tokenizer,
     const unsigned char *text = (const unsigned char *)child->string;
     const double number = cJSON_GetNumberValue(child);
     size_t length = strlen(child->string);
+    const int shown = utf8_cut(text, length, SHOWN_MAX);
     if (length == 0)
         return error_set(error, STATUS_FORMAT, "vocab.json: an empty token");
     if (!cJSON_IsNumber(child) || !(number >= 0 && number < count)
         || number != (double)(int32_t)number)
-        return error_set(error, STATUS_FORMAT, "vocab.json: “%.40s”: expected an"
-                         " id from 0 to %d, as there are %d tokens",
+        return error_set(error, STATUS_FORMAT, "vocab.json: \"%.*s\": expected"
+                         " an id from 0 to %d, as there are %d tokens", shown,
                          child->string, count - 1, count);
     if (vocabulary_bytes(vocabulary, (int32_t)number).length > 0)
-        return error_set(error, STATUS_FORMAT, "vocab.json: “%.40s”: a second"
-                         " token with id %d", child->string, (int)number);
+        return error_set(error, STATUS_FORMAT, "vocab.json: \"%.*s\": a second"
+                         " token with id %d", shown, child->string, (int)number);
     const int32_t id = (int32_t)number;
     if (!byte_alphabet_read(text, length, bytes, &length))
         memcpy(bytes, text, length);
@@ -182,7 +184,7 @@ static enum status take_token(struct tokenizer *tokenizer,
     const int32_t other = vocabulary_enter(vocabulary, id);
     if (other != NO_TOKEN)
         return error_set(error, STATUS_FORMAT, "vocab.json: ids %d and %d"
-                         " are both “%.40s”", (int)other, (int)id,
+                         " are both \"%.*s\"", (int)other, (int)id, shown,
                          child->string);
     return STATUS_OK;
 }
@@ -287,10 +289,10 @@ static enum status take_pair(struct tokenizer *tokenizer, struct span line,
         joined = vocabulary_find(vocabulary, vocabulary_bytes(vocabulary, left),
                                  vocabulary_bytes(vocabulary, right));
     if (joined == NO_TOKEN)
-        return error_set(error, STATUS_FORMAT, "merges.txt: line %zu: expected"
-                         " two tokens of vocab.json that are one together,"
-                         " got “%.*s”", number,
-                         (int)(line.length < 40 ? line.length : 40),
+        return error_set(error, STATUS_FORMAT, "merges.txt: line %zu: "
+                         "expected two tokens of vocab.json that are one "
+                         "together, got \"%.*s\"", number,
+                         utf8_cut(line.at, line.length, SHOWN_MAX),
                          (const char *)line.at);
     struct pair *pair = pair_place(tokenizer->tables, left, right);
     if (pair->left >= 0)
@@ -357,9 +359,10 @@ static enum status check_tokens(struct tokenizer *tokenizer,
             continue;
         if (!is_name(token))
             return error_set(error, STATUS_FORMAT, "vocab.json has id %d, "
-                             "“%.*s”, and no line of merges.txt makes it",
-                             (int)id, token.length < 40 ? (int)token.length
-                             : 40, (const char *)token.at);
+                             "\"%.*s\", and no line of merges.txt makes it",
+                             (int)id, utf8_cut(token.at, token.length,
+                                               SHOWN_MAX),
+                             (const char *)token.at);
         tokenizer->special[id] = true;
         tables->named[tables->named_count++] = id;
         if (token.length == strlen("<|endoftext|>") && begins_with(token,
@@ -385,29 +388,6 @@ static enum status find_bytes(struct tokenizer *tokenizer,
     return STATUS_OK;
 }
 
-static int blocks_for(const struct paged_sizes *sizes, int tokens)
-{
-    return tokens / sizes->block_size + (tokens % sizes->block_size > 0);
-}
-
-static enum status tables_new(struct paged_cache *made, struct error *error)
-{
-    const struct paged_sizes *sizes = &made->sizes;
-    const int longest = blocks_for(sizes, sizes->capacity);
-    made->columns = longest < sizes->blocks ? longest : sizes->blocks;
-    made->sequences = calloc((size_t)sizes->sequences,
-                             sizeof *made->sequences);
-    made->tables = calloc((size_t)sizes->sequences,
-                          ((size_t)made->columns + 1)
-                          * sizeof *made->tables);
-    made->slots = calloc((size_t)sizes->capacity, sizeof *made->slots);
-    if (made->sequences == NULL || made->tables == NULL
-        || made->slots == NULL)
-        return error_set(error, STATUS_NO_MEMORY,
-                         "no memory for %d tables of %d blocks",
-                         sizes->sequences, made->columns);
-    return STATUS_OK;
-}
 static enum status make_tables(struct tokenizer *tokenizer, bool **made,
                                struct error *error)
 {

@@ -86,22 +86,6 @@ static enum status tables_new(struct paged_cache *made, struct error *error)
                          sizes->sequences, made->columns);
     return STATUS_OK;
 }
-static enum status make_tables(struct tokenizer *tokenizer, bool **made,
-                               struct error *error)
-{
-    const size_t count = (size_t)tokenizer_count(tokenizer) + 1;
-    struct tables *tables = calloc(1, sizeof *tables);
-    tokenizer->tables = tables;
-    tokenizer->free_tables = free_tables;
-    tokenizer->encode = encode_text;
-    *made = calloc(count, sizeof **made);
-    if (tables != NULL)
-        tables->named = calloc(count, sizeof *tables->named);
-    if (tables == NULL || *made == NULL || tables->named == NULL)
-        return error_set(error, STATUS_NO_MEMORY,
-                         "no memory for the tables of %zu tokens", count);
-    return pieces_new(&tables->pieces, error);
-}
 
 enum status paged_cache_new(struct paged_cache **cache,
                             const struct cache_shape *shape,

@@ -9,8 +9,8 @@
 struct tokenizer;    /* constant once it is made: any thread may use it */
 
 /* tokenizer_path: a directory with vocab.json and merges.txt, or with
-   tokenizer.bin; a file vocab.json; any other file, taken for a tokenizer.bin;
-   or the word "bytes". NULL: looks beside the model, which is a directory or
+   tokenizer.bin; a file vocab.json; any other file, as a tokenizer.bin; or
+   the word "bytes". NULL: looks beside the model, which is a directory or
    a file, for vocab.json and merges.txt, then for tok<V>.bin, then for
    tokenizer.bin; without any of them a model of 256 ids speaks bytes.
    vocab_size is the model's V, or 0 when there is no model. Refuses a
@@ -64,8 +64,8 @@ enum status tokenizer_encode_watched(const struct tokenizer *tokenizer,
                                      int32_t **ids, int *count,
                                      struct error *error);
 
-/* What the id stands for, borrowed. For an id that no token has, such as those
-   that fill a model's table up to a round number: U+FFFD. */
+/* What the id stands for, borrowed. For an id that no token has, such as
+   those that fill a model's table up to a round number: U+FFFD. */
 const unsigned char *tokenizer_bytes(const struct tokenizer *tokenizer,
                                      int32_t id, size_t *length);
 /* No part of any text: BOS, EOS, <|endoftext|>. Its bytes are its name. */

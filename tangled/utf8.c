@@ -20,3 +20,15 @@ int utf8_next(const unsigned char *bytes, size_t length)
     }
     return size;
 }
+
+int utf8_cut(const void *bytes, size_t length, int limit)
+{
+    const unsigned char *text = bytes;
+    size_t at = 0;
+    int size = 0;
+    do {
+        at += (size_t)size;
+        size = utf8_next(text + at, length - at);
+    } while (size > 0 && at + (size_t)size <= (size_t)limit);
+    return (int)at;
+}

@@ -8,4 +8,8 @@
    that has not ended; also without any bytes. */
 int utf8_next(const unsigned char *bytes, size_t length);
 
+/* As much of a text as fits into limit bytes without breaking a character:
+   the precision of a "%.*s". */
+int utf8_cut(const void *bytes, size_t length, int limit);
+
 #endif

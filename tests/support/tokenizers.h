@@ -287,7 +287,7 @@ static const struct letter alphabet[] = {
     {"\xC2\xA0", 's'},           /* no-break space */
     {"\xC2\x85", 's'},           /* next line */
     {"\xE3\x80\x80", 's'},       /* ideographic space */
-    {"\x80", 'x'}, {"\xFF", 'x'}, {"\xC3", 'x'}, {"\xE2\x82", 'x'},
+    {"\xC0\x80", 'x'}, {"\xFF", 'x'}, {"\xC3", 'x'}, {"\xE2\x82", 'x'},
     {"\xED\xA0\x80", 'x'},       /* a surrogate */
 };
 enum { LETTERS = sizeof alphabet / sizeof alphabet[0] };

@@ -1,0 +1,1698 @@
+/* Chapter 19, its page on tokenizers. Every encoder is held against another
+   one that works on strings, by the definition: support/tokenizers.h. */
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "byte_alphabet.h"
+#include "merging.h"
+#include "pieces.h"
+#include "text_stream.h"
+#include "tokenizer.h"
+#include "utf8.h"
+#include "vocabulary.h"
+#include "support/allocator.h"
+#include "support/models.h"
+#include "support/program.h"
+#include "support/tokenizers.h"
+
+static struct error error;
+
+static void expect_refused(enum status status, enum status wanted,
+                           const char *name)
+{
+    ck_assert_msg(status == wanted, "status %d, expected %d: %s", (int)status,
+                  (int)wanted, error.message);
+    expect_named(&error, name);
+}
+
+/* --------------------------------------------------------------- characters */
+
+static int write_code(long code, unsigned char *out)
+{
+    if (code < 0x80) {
+        out[0] = (unsigned char)code;
+        return 1;
+    }
+    const int size = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (int k = size - 1; k > 0; k--, code >>= 6)
+        out[k] = (unsigned char)(0x80 | (code & 0x3F));
+    out[0] = (unsigned char)(code
+        | (size == 2 ? 0xC0 : size == 3 ? 0xE0 : 0xF0));
+    return size;
+}
+
+START_TEST(a_character_is_whole_with_its_last_byte_and_not_before)
+{
+    for (long code = 0; code <= 0x10FFFF; code++) {
+        unsigned char bytes[5] = {0, 0, 0, 0, 'x'};
+        const int size = write_code(code, bytes);
+        if (code >= 0xD800 && code < 0xE000) {
+            ck_assert_int_eq(utf8_next(bytes, 3), -1);
+            continue;
+        }
+        for (int k = 0; k < size; k++)
+            if (utf8_next(bytes, (size_t)k) != 0)
+                ck_abort_msg("U+%04lX of %d bytes: %d after %d", code, size,
+                             utf8_next(bytes, (size_t)k), k);
+        if (utf8_next(bytes, (size_t)size) != size
+            || utf8_next(bytes, 5) != size)
+            ck_abort_msg("U+%04lX: %d for %d", code, utf8_next(bytes, 5),
+                         size);
+    }
+}
+END_TEST
+
+START_TEST(bytes_that_begin_no_character_are_counted)
+{
+    const struct { const char *bytes; int length, wanted; } cases[] = {
+        {"\x80", 1, -1}, {"\xBF\x80", 2, -1}, {"\xC0\x80", 2, -1},
+        {"\xC1\xBF", 2, -1}, {"\xF5\x80\x80\x80", 4, -1}, {"\xFF", 1, -1},
+        {"\xC3" "a", 2, -1}, {"\xC3\xC3", 2, -1}, {"\xE0\x9F\xBF", 3, -1},
+        {"\xE0\xA0", 2, 0}, {"\xE0\xA0" "a", 3, -2}, {"\xED\x9F\xBF", 3, 3},
+        {"\xF0\x8F\xBF\xBF", 4, -1}, {"\xF0\x90\x80", 3, 0},
+        {"\xF0\x90\x80" "a", 4, -3}, {"\xF4\x8F\xBF\xBF", 4, 4},
+        {"\xF4\x90\x80\x80", 4, -1}, {"\xE2\x82\xE2", 3, -2}, {"", 1, 1},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
+        ck_assert_int_eq(utf8_next((const unsigned char *)cases[k].bytes,
+                                   (size_t)cases[k].length), cases[k].wanted);
+}
+END_TEST
+
+START_TEST(a_quotation_ends_behind_a_character)
+{
+    const char *text = "a\xC3\xA9\xE2\x82\xAC!";        /* 1, 3, 6, 7 */
+    const int wanted[] = {0, 1, 1, 3, 3, 3, 6, 7, 7, 7};
+    for (int limit = 0; limit < 10; limit++)
+        ck_assert_int_eq(utf8_cut(text, 7, limit), wanted[limit]);
+    ck_assert_int_eq(utf8_cut("ab\xFF" "cd", 5, 9), 2);
+}
+END_TEST
+
+/* --------------------------------------------------------------- vocabulary */
+
+static struct span span_of(const void *bytes, size_t length)
+{
+    return (struct span){bytes, length};
+}
+
+START_TEST(a_token_is_found_by_its_bytes_however_they_are_cut)
+{
+    uint64_t state = noise_start(190);
+    unsigned char bytes[300][9];
+    size_t lengths[300];
+    struct vocabulary *v = NULL;
+    expect_ok(vocabulary_new(&v, 300, 300 * 9, &error), &error);
+    for (int id = 0; id < 300; id++) {
+        lengths[id] = 2 + (size_t)noise_below(&state, 8);
+        memset(bytes[id], 0, 9);
+        bytes[id][0] = (unsigned char)id;
+        bytes[id][1] = (unsigned char)(id >> 8);
+        for (size_t k = 2; k < lengths[id]; k++)
+            bytes[id][k] = (unsigned char)noise_below(&state, 3);
+        vocabulary_set(v, id, span_of(bytes[id], lengths[id]));
+        if (id % 2 == 0)
+            ck_assert_int_eq(vocabulary_enter(v, id), NO_TOKEN);
+    }
+    for (int id = 0; id < 300; id++) {
+        const struct span got = vocabulary_bytes(v, id);
+        ck_assert_uint_eq(got.length, lengths[id]);
+        ck_assert_mem_eq(got.at, bytes[id], got.length);
+        for (size_t cut = 0; cut <= lengths[id]; cut++)
+            ck_assert_int_eq(vocabulary_find(v, span_of(bytes[id], cut),
+                span_of(bytes[id] + cut, lengths[id] - cut)),
+                id % 2 == 0 ? id : NO_TOKEN);
+    }
+    ck_assert_int_eq(vocabulary_enter(v, 4), 4);
+    ck_assert_int_eq(vocabulary_count(v), 300);
+    vocabulary_free(&v);
+    ck_assert_ptr_null(v);
+    vocabulary_free(&v);
+}
+END_TEST
+
+/* ----------------------------------------------------------------- alphabet */
+
+START_TEST(each_byte_has_the_character_that_the_published_table_gives_it)
+{
+    char text[512];
+    unsigned char bytes[512];
+    size_t count;
+    struct word all = {0, {0}};
+    for (int first = 0; first < 256; first += 32) {
+        all.length = 32;
+        for (int k = 0; k < 32; k++)
+            all.bytes[k] = (unsigned char)(first + k);
+        const int length = alphabet_write(&all, text);
+        ck_assert(byte_alphabet_read((unsigned char *)text, (size_t)length,
+                                     bytes, &count));
+        ck_assert_uint_eq(count, 32);
+        ck_assert_mem_eq(bytes, all.bytes, 32);
+    }
+    const struct { const char *text; unsigned char byte; } known[] = {
+        {"\xC4\xA0", ' '}, {"\xC4\x8A", '\n'}, {"!", '!'}, {"~", '~'},
+        {"\xC4\xA1", 0x7F}, {"\xC5\x82", 0xA0}, {"\xC5\x83", 0xAD},
+        {"\xC2\xA1", 0xA1}, {"\xC3\xBF", 0xFF}, {"\xC4\x80", 0},
+    };
+    for (size_t k = 0; k < sizeof known / sizeof known[0]; k++) {
+        ck_assert(byte_alphabet_read((const unsigned char *)known[k].text,
+                                     strlen(known[k].text), bytes, &count));
+        ck_assert_uint_eq(count, 1);
+        ck_assert_uint_eq(bytes[0], known[k].byte);
+    }
+}
+END_TEST
+
+START_TEST(what_is_not_of_the_alphabet_is_told)
+{
+    const char *const wrong[] = {
+        " ", "a b", "\n", "\x7F", "\xC2\xA0", "\xC2\xAD", "\xC5\x84",
+        "\xE2\x82\xAC", "\xFF", "a\xC4", "\xF0\x9F\x98\x80"
+    };
+    unsigned char bytes[8];
+    size_t count;
+    for (size_t k = 0; k < sizeof wrong / sizeof wrong[0]; k++)
+        ck_assert(!byte_alphabet_read((const unsigned char *)wrong[k],
+                                      strlen(wrong[k]), bytes, &count));
+}
+END_TEST
+
+/* ------------------------------------------------------------------- pieces */
+
+static struct pieces *pattern(void)
+{
+    struct pieces *pieces = NULL;
+    expect_ok(pieces_new(&pieces, &error), &error);
+    return pieces;
+}
+
+/* The pieces of a text with a bar between them. */
+static const char *barred(const struct pieces *pieces, const char *text,
+                          size_t length)
+{
+    static char out[4096];
+    struct piece_cutter *cutter = NULL;
+    size_t piece, at = 0, made = 0;
+    expect_ok(piece_cutter_new(&cutter, pieces, (const unsigned char *)text,
+                               length, &error), &error);
+    for (;;) {
+        expect_ok(piece_cutter_next(cutter, &piece, &error), &error);
+        if (piece == 0)
+            break;
+        if (made > 0)
+            out[made++] = '|';
+        memcpy(out + made, text + at, piece);
+        made += piece;
+        at += piece;
+    }
+    ck_assert_uint_eq(at, length);
+    out[made] = '\0';
+    piece_cutter_free(&cutter);
+    return out;
+}
+
+static void expect_pieces(const char *const (*cases)[2], size_t count)
+{
+    struct pieces *pieces = pattern();
+    for (size_t k = 0; k < count; k++)
+        ck_assert_str_eq(barred(pieces, cases[k][0], strlen(cases[k][0])),
+                         cases[k][1]);
+    pieces_free(&pieces);
+}
+#define EXPECT_PIECES(cases) \
+    expect_pieces(cases, sizeof cases / sizeof cases[0])
+
+START_TEST(words_keep_the_one_space_before_them)
+{
+    const char *const cases[][2] = {
+        {"", ""}, {"a", "a"}, {"Hello world", "Hello| world"},
+        {" a", " a"}, {"a b1 c", "a| b|1| c"}, {"x=1", "x|=|1"},
+        {"a  b", "a| | b"}, {"a   b", "a|  | b"}, {"1 2", "1| 2"},
+        {"a ?!b", "a| ?!|b"}, {"_a_", "_|a|_"}, {"3.14", "3|.|14"},
+    };
+    EXPECT_PIECES(cases);
+}
+END_TEST
+
+START_TEST(spaces_leave_the_last_one_to_what_follows)
+{
+    const char *const cases[][2] = {
+        {" ", " "}, {"   ", "   "}, {"a ", "a| "}, {"a   ", "a|   "},
+        {"\n\n a", "\n\n| a"}, {"a\n\nb", "a|\n|\n|b"}, {"\t\ta", "\t|\t|a"},
+        {"a\n b", "a|\n| b"}, {"a \nb", "a| |\n|b"}, {" \n", " \n"},
+        {"a\xC2\xA0 b", "a|\xC2\xA0| b"},
+        {"\xE3\x80\x80\xE3\x80\x80x", "\xE3\x80\x80|\xE3\x80\x80|x"},
+    };
+    EXPECT_PIECES(cases);
+}
+END_TEST
+
+START_TEST(seven_endings_are_cut_off_in_small_letters_only)
+{
+    const char *const cases[][2] = {
+        {"it's", "it|'s"}, {"don't", "don|'t"}, {"we're", "we|'re"},
+        {"I've", "I|'ve"}, {"I'm", "I|'m"}, {"we'll", "we|'ll"},
+        {"I'd", "I|'d"}, {"IT'S", "IT|'|S"}, {"o'clock", "o|'|clock"},
+        {"'tis", "'t|is"}, {"a 's", "a| '|s"}, {"x'x", "x|'|x"},
+        {"''s", "''|s"}, {"'sx", "'s|x"}, {"'lx", "'|lx"}, {"'", "'"},
+        {"l'eau", "l|'|eau"}, {"d'd", "d|'d"},
+    };
+    EXPECT_PIECES(cases);
+}
+END_TEST
+
+START_TEST(letters_and_numbers_are_those_of_all_scripts)
+{
+    const char *const cases[][2] = {
+        {"caf\xC3\xA9 \xC3\xBC" "ber", "caf\xC3\xA9| \xC3\xBC" "ber"},
+        {"\xE4\xB8\xAD\xE6\x96\x87 x", "\xE4\xB8\xAD\xE6\x96\x87| x"},
+        {"x\xC2\xB2", "x|\xC2\xB2"}, {"\xD9\xA1\xD9\xA2", "\xD9\xA1\xD9\xA2"},
+        {"e\xCC\x81x", "e|\xCC\x81|x"},         /* a mark is no letter */
+        {"a\xF0\x9F\x98\x80" "b", "a|\xF0\x9F\x98\x80|b"},
+        {"a \xE2\x82\xAC" "5", "a| \xE2\x82\xAC|5"},
+    };
+    EXPECT_PIECES(cases);
+}
+END_TEST
+
+START_TEST(twenty_five_characters_are_spaces_and_no_other)
+{
+    struct pieces *pieces = pattern();
+    struct piece_cutter *cutter = NULL;
+    int spaces = 0;
+    for (long code = 0; code <= 0x10FFFF; code++) {
+        unsigned char text[5] = {'\t'};
+        const int size = write_code(code, text + 1);
+        size_t piece;
+        if (code >= 0xD800 && code < 0xE000)
+            continue;
+        expect_ok(piece_cutter_new(&cutter, pieces, text, (size_t)size + 1,
+                                   &error), &error);
+        expect_ok(piece_cutter_next(cutter, &piece, &error), &error);
+        spaces += piece > 1;
+        piece_cutter_free(&cutter);
+    }
+    ck_assert_int_eq(spaces, 25);
+    ck_assert_str_eq(barred(pieces, "\t\xE1\xA0\x8E", 4), "\t|\xE1\xA0\x8E");
+    pieces_free(&pieces);
+}
+END_TEST
+
+START_TEST(a_byte_of_no_character_is_a_piece_by_itself)
+{
+    const char *const cases[][2] = {
+        {"\xFF", "\xFF"}, {"a\xFF" "b", "a|\xFF|b"},
+        {"\x80\x80", "\x80|\x80"}, {"a\xC3", "a|\xC3"},
+        {"\xE2\x82", "\xE2|\x82"}, {"\xE2\x82" "a", "\xE2|\x82|a"},
+        {"  \xFF", "  |\xFF"}, {"it'\xFFs", "it|'|\xFF|s"},
+        {"\xED\xA0\x80", "\xED|\xA0|\x80"}, {" \xC0\x80", " |\xC0|\x80"},
+        {"\xFF a", "\xFF| a"},
+    };
+    EXPECT_PIECES(cases);
+    struct pieces *pieces = pattern();
+    ck_assert_str_eq(barred(pieces, "\xFF\xC3\xA9\xFF", 4),
+                     "\xFF|\xC3\xA9|\xFF");
+    pieces_free(&pieces);
+}
+END_TEST
+
+START_TEST(made_up_texts_are_cut_as_by_hand)
+{
+    uint64_t state = noise_start(191);
+    struct pieces *pieces = pattern();
+    for (int round = 0; round < 4000; round++) {
+        struct cut_text text = slow_text(&state, 1 + noise_below(&state, 24));
+        struct piece_cutter *cutter = NULL;
+        expect_ok(piece_cutter_new(&cutter, pieces,
+                                   (unsigned char *)text.text,
+                                   (size_t)text.length, &error), &error);
+        for (int k = 0; k <= text.pieces; k++) {
+            size_t piece;
+            expect_ok(piece_cutter_next(cutter, &piece, &error), &error);
+            const size_t wanted = k < text.pieces ? (size_t)text.piece[k] : 0;
+            if (piece != wanted)
+                ck_abort_msg("piece %d of \"%s\": %zu bytes, expected %zu", k,
+                             text.text, piece, wanted);
+        }
+        piece_cutter_free(&cutter);
+    }
+    pieces_free(&pieces);
+}
+END_TEST
+
+/* ------------------------------------------------------------------ merging
+
+   Ids 0 … 9 are made-up letters; a rule joins two to a third. */
+
+enum { RULES_MAX = 64 };
+struct rules {
+    int count, asked;
+    struct { int32_t left, right, joined; uint32_t order; } rule[RULES_MAX];
+};
+
+static bool find_rule(const void *table, int32_t left, int32_t right,
+                      uint32_t *order, int32_t *joined)
+{
+    struct rules *rules = (struct rules *)(uintptr_t)table;
+    rules->asked++;
+    for (int k = 0; k < rules->count; k++)
+        if (rules->rule[k].left == left && rules->rule[k].right == right) {
+            *order = rules->rule[k].order;
+            *joined = rules->rule[k].joined;
+            return true;
+        }
+    return false;
+}
+
+/* By the definition, with arrays. */
+static int slow_merge(struct rules *rules, bool passes, int32_t *ids,
+                      int count)
+{
+    for (bool more = true; more; ) {
+        int best = -1;
+        uint32_t order, least = UINT32_MAX;
+        int32_t joined;
+        for (int k = 0; k + 1 < count; k++)
+            if (find_rule(rules, ids[k], ids[k + 1], &order, &joined)
+                && order < least) {
+                best = k;
+                least = order;
+            }
+        more = best >= 0;
+        for (int k = best; more && k + 1 < count; k++) {
+            if (!find_rule(rules, ids[k], ids[k + 1], &order, &joined)
+                || order != least)
+                continue;
+            ids[k] = joined;
+            memmove(&ids[k + 1], &ids[k + 2],
+                    (size_t)(count - k - 2) * sizeof *ids);
+            count--;
+            if (!passes)
+                break;
+        }
+    }
+    return count;
+}
+
+/* Rules whose orders are all different: a pass is then one pair's. Without
+   passes orders may be equal, and a rule's order may be below that of the
+   rule that made its parts. */
+static struct rules rules_of_noise(uint64_t *state, bool passes)
+{
+    struct rules rules = {0, 0, {{0, 0, 0, 0}}};
+    int32_t place[RULES_MAX];
+    noise_order(state, RULES_MAX, place);
+    for (int k = 0; k < RULES_MAX; k++) {
+        const int32_t left = noise_below(state, 4 + k);
+        const int32_t right = noise_below(state, 4 + k);
+        uint32_t order;
+        int32_t joined;
+        if (find_rule(&rules, left, right, &order, &joined))
+            continue;
+        rules.rule[rules.count].left = left;
+        rules.rule[rules.count].right = right;
+        rules.rule[rules.count].joined = 4 + k;
+        rules.rule[rules.count++].order = (uint32_t)(
+            passes ? place[k] : noise_below(state, 6));
+    }
+    return rules;
+}
+
+static void expect_merged(struct rules *rules, bool passes,
+                          struct merge_room *room, const int32_t *ids,
+                          int count)
+{
+    const struct merge_rules given = {rules, find_rule, passes};
+    int32_t got[200], wanted[200];
+    int merged = count;
+    memcpy(got, ids, (size_t)count * sizeof *ids);
+    memcpy(wanted, ids, (size_t)count * sizeof *ids);
+    expect_ok(merge_ids(&given, room, got, &merged, NULL, 0, &error), &error);
+    const int left = slow_merge(rules, passes, wanted, count);
+    ck_assert_int_eq(merged, left);
+    for (int k = 0; k < left; k++)
+        ck_assert_int_eq(got[k], wanted[k]);
+}
+
+START_TEST(made_up_rules_merge_as_by_the_definition)
+{
+    uint64_t state = noise_start(192);
+    struct merge_room room = {0};
+    for (int round = 0; round < 2000; round++) {
+        const bool passes = round % 2;
+        struct rules rules = rules_of_noise(&state, passes);
+        int32_t ids[200];
+        const int count = noise_below(&state, 60);
+        for (int k = 0; k < count; k++)
+            ids[k] = noise_below(&state, 4);
+        expect_merged(&rules, passes, &room, ids, count);
+    }
+    merge_room_free(&room);
+}
+END_TEST
+
+START_TEST(the_leftmost_of_equal_orders_goes_first)
+{
+    struct rules rules = {1, 0, {{0, 0, 1, 7}}};
+    struct merge_room room = {0};
+    const struct merge_rules given = {&rules, find_rule, false};
+    int32_t ids[] = {0, 0, 0, 2, 0, 0, 0};
+    const int32_t wanted[] = {1, 0, 2, 1, 0};
+    int count = 7;
+    expect_ok(merge_ids(&given, &room, ids, &count, NULL, 0, &error), &error);
+    ck_assert_int_eq(count, 5);
+    ck_assert_mem_eq(ids, wanted, sizeof wanted);
+    merge_room_free(&room);
+}
+END_TEST
+
+/* ab c ab c, with (ab, c) -> abc in line 10 and (abc, ab) -> abcab in line
+   3: the pass over (ab, c) ends before the new pair counts. */
+START_TEST(a_pass_ends_before_what_it_made_counts)
+{
+    struct rules rules = {2, 0, {{1, 2, 3, 10}, {3, 1, 4, 3}}};
+    struct merge_room room = {0};
+    for (int passes = 0; passes < 2; passes++) {
+        const struct merge_rules given = {&rules, find_rule, passes == 1};
+        int32_t ids[] = {1, 2, 1, 2};
+        int count = 4;
+        expect_ok(merge_ids(&given, &room, ids, &count, NULL, 0, &error),
+                  &error);
+        ck_assert_int_eq(count, 2);
+        ck_assert_int_eq(ids[0], passes ? 3 : 4);
+        ck_assert_int_eq(ids[1], passes ? 3 : 2);
+    }
+    merge_room_free(&room);
+}
+END_TEST
+
+/* Doubling: a a -> b, b b -> c … */
+START_TEST(a_long_list_takes_two_questions_a_join)
+{
+    enum { LONG = 1 << 20 };
+    struct rules rules = {20, 0, {{0, 0, 0, 0}}};
+    struct merge_room room = {0};
+    for (int k = 0; k < 20; k++) {
+        rules.rule[k].left = rules.rule[k].right = k;
+        rules.rule[k].joined = k + 1;
+        rules.rule[k].order = (uint32_t)k;
+    }
+    for (int passes = 0; passes < 2; passes++) {
+        const struct merge_rules given = {&rules, find_rule, passes == 1};
+        int32_t *ids = calloc(LONG, sizeof *ids);
+        ck_assert_ptr_nonnull(ids);
+        int count = LONG - 1;
+        rules.asked = 0;
+        expect_ok(merge_ids(&given, &room, ids, &count, NULL, 0, &error),
+                  &error);
+        ck_assert_int_eq(count, 20);
+        for (int k = 0; k < 20; k++)
+            ck_assert_int_eq(ids[k], 19 - k);
+        ck_assert_int_le(rules.asked, 3 * LONG);
+        free(ids);
+    }
+    merge_room_free(&room);
+}
+END_TEST
+
+struct seen { int count; size_t left[9], right[9]; int32_t joined[9]; };
+
+static void see(void *context, size_t left, size_t right, int32_t joined)
+{
+    struct seen *seen = context;
+    seen->left[seen->count] = left;
+    seen->right[seen->count] = right;
+    seen->joined[seen->count++] = joined;
+}
+
+START_TEST(a_watcher_sees_each_merge_where_it_is)
+{
+    struct rules rules = {3, 0, {{1, 2, 5, 1}, {5, 3, 6, 0}, {0, 6, 7, 2}}};
+    struct merge_room room = {0};
+    struct seen seen = {0, {0}, {0}, {0}};
+    const struct merge_watch watch = {see, &seen};
+    const struct merge_rules given = {&rules, find_rule, true};
+    int32_t ids[] = {0, 1, 2, 3};
+    int count = 4;
+    expect_ok(merge_ids(&given, &room, ids, &count, &watch, 100, &error),
+              &error);
+    ck_assert_int_eq(count, 1);
+    ck_assert_int_eq(seen.count, 3);
+    const size_t left[] = {101, 101, 100}, right[] = {102, 103, 101};
+    const int32_t joined[] = {5, 6, 7};
+    ck_assert_mem_eq(seen.left, left, sizeof left);
+    ck_assert_mem_eq(seen.right, right, sizeof right);
+    ck_assert_mem_eq(seen.joined, joined, sizeof joined);
+    merge_room_free(&room);
+}
+END_TEST
+
+START_TEST(merging_without_memory_leaves_the_ids)
+{
+    struct rules rules = {1, 0, {{0, 0, 1, 7}}};
+    const struct merge_rules given = {&rules, find_rule, true};
+    for (long n = 1; ; n++) {
+        struct merge_room room = {0};
+        int32_t ids[] = {0, 0, 0};
+        int count = 3;
+        allocator_fail_at(n);
+        enum status status = merge_ids(&given, &room, ids, &count, NULL, 0,
+                                       &error);
+        const bool failed = allocator_stop();
+        merge_room_free(&room);
+        ck_assert_int_eq(status, failed ? STATUS_NO_MEMORY : STATUS_OK);
+        ck_assert_int_eq(count, failed ? 3 : 2);
+        ck_assert_int_eq(ids[0], failed ? 0 : 1);
+        if (!failed)
+            break;
+    }
+}
+END_TEST
+
+/* -------------------------------------------------------------- GPT-2's kind */
+
+static struct tokenizer *of_merges(const struct trained *t)
+{
+    struct tokenizer *tokenizer = NULL;
+    expect_ok(tokenizer_of_merges(&tokenizer, t->vocab, strlen(t->vocab),
+                                  t->merges, strlen(t->merges), &error),
+              &error);
+    return tokenizer;
+}
+
+struct coded { int32_t *ids; int count; };
+
+static struct coded encode(const struct tokenizer *tokenizer,
+                           const char *text, size_t length, int options)
+{
+    struct coded coded = {NULL, -1};
+    expect_ok(tokenizer_encode(tokenizer, text, length, options, &coded.ids,
+                               &coded.count, &error), &error);
+    return coded;
+}
+
+/* The bytes of ids, as a stream gives them. */
+struct shown { char *bytes; size_t length, room, calls, broken, fail_at; };
+
+static bool keep(void *context, const char *bytes, size_t length, bool whole)
+{
+    struct shown *shown = context;
+    const int is = utf8_next((const unsigned char *)bytes, length);
+    shown->calls++;
+    shown->broken += !whole;
+    ck_assert_int_eq(whole, is == (int)length);
+    ck_assert(whole || length == 1);
+    if (shown->calls == shown->fail_at)
+        return false;
+    if (shown->length + length > shown->room) {
+        shown->room = 2 * shown->room + length;
+        shown->bytes = realloc(shown->bytes, shown->room);
+        ck_assert_ptr_nonnull(shown->bytes);
+    }
+    memcpy(shown->bytes + shown->length, bytes, length);
+    shown->length += length;
+    return true;
+}
+
+static void expect_decoded(const struct tokenizer *tokenizer,
+                           const struct coded *coded, bool begin,
+                           const char *text, size_t length)
+{
+    struct shown shown = {0};
+    struct text_stream stream = {
+        .tokenizer = tokenizer, .previous = begin ? -1 : 5, .show = keep,
+        .context = &shown
+    };
+    for (int k = 0; k < coded->count; k++)
+        ck_assert(text_stream_add(&stream, coded->ids[k]));
+    ck_assert(text_stream_end(&stream));
+    ck_assert_uint_eq(shown.length, length);
+    if (length > 0)
+        ck_assert_mem_eq(shown.bytes, text, length);
+    free(shown.bytes);
+}
+
+static void expect_ids(const struct coded *coded, const int32_t *wanted,
+                       int count, const char *text)
+{
+    ck_assert_msg(coded->count == count, "\"%s\": %d ids, expected %d", text,
+                  coded->count, count);
+    for (int k = 0; k < count; k++)
+        ck_assert_msg(coded->ids[k] == wanted[k],
+                      "\"%s\": id %d is %d, expected %d", text, k,
+                      (int)coded->ids[k], (int)wanted[k]);
+}
+
+START_TEST(made_up_texts_have_the_ids_of_the_slow_encoder)
+{
+    uint64_t state = noise_start(193);
+    for (int vocabulary = 0; vocabulary < 3; vocabulary++) {
+        struct trained *t = trained_on_noise(&state, 60 + 40 * vocabulary);
+        struct tokenizer *tokenizer = of_merges(t);
+        ck_assert_int_eq(tokenizer_count(tokenizer), t->tokens);
+        for (int round = 0; round < 150; round++) {
+            struct cut_text text = slow_text(&state,
+                                             noise_below(&state, 40));
+            int32_t wanted[WORD_MAX];
+            int count = 0, at = 0;
+            for (int k = 0; k < text.pieces; k++) {
+                count += slow_merges(t, text.text + at, text.piece[k],
+                                     wanted + count);
+                at += text.piece[k];
+            }
+            struct coded coded = encode(tokenizer, text.text,
+                                        (size_t)text.length, round % 2);
+            expect_ids(&coded, wanted, count, text.text);
+            free(coded.ids);
+        }
+        tokenizer_close(&tokenizer);
+        trained_free(t);
+    }
+}
+END_TEST
+
+/* Words of the training alone, so that the merges go deep. */
+START_TEST(words_of_the_training_have_the_ids_of_the_slow_encoder)
+{
+    uint64_t state = noise_start(194);
+    struct trained *t = trained_on_noise(&state, 150);
+    struct tokenizer *tokenizer = of_merges(t);
+    for (int round = 0; round < 300; round++) {
+        char text[64];
+        int32_t wanted[64];
+        const int length = 1 + noise_below(&state, 40);
+        text[0] = "abc "[noise_below(&state, 4)];
+        for (int k = 1; k < length; k++)
+            text[k] = (char)('a' + noise_below(&state, 3));
+        text[length] = '\0';
+        if (length == 1 && text[0] == ' ')
+            continue;
+        struct coded coded = encode(tokenizer, text, (size_t)length, 0);
+        expect_ids(&coded, wanted, slow_merges(t, text, length, wanted),
+                   text);
+        free(coded.ids);
+    }
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+/* "abc" and "cd" are lines, and "bcd" is longer and came later; "b c" has no
+   line. By length abcd would be a + bcd. */
+static struct trained *crossing(uint64_t *state)
+{
+    const struct word a = {1, "a"}, b = {1, "b"}, c = {1, "c"}, d = {1, "d"};
+    const struct word ab = {2, "ab"}, cd = {2, "cd"}, space = {1, " "};
+    struct trained *t = untrained();
+    trained_line(t, a, b);
+    trained_line(t, c, d);
+    trained_line(t, b, cd);
+    trained_line(t, space, ab);
+    trained_end(t, state);
+    return t;
+}
+
+static int32_t id_of(const struct trained *t, const char *text)
+{
+    struct word word = {(int)strlen(text), {0}};
+    memcpy(word.bytes, text, strlen(text));
+    const int found = trained_find(t, &word);
+    ck_assert_int_ge(found, 0);
+    return t->id[found];
+}
+
+START_TEST(the_earliest_line_goes_first_however_long_the_others_are)
+{
+    uint64_t state = noise_start(195);
+    struct trained *t = crossing(&state);
+    struct tokenizer *tokenizer = of_merges(t);
+    const int32_t wanted[] = {
+        id_of(t, "ab"), id_of(t, "cd"), id_of(t, " ab"), id_of(t, "bcd")
+    };
+    struct coded coded = encode(tokenizer, "abcd", 4, 0);
+    expect_ids(&coded, wanted, 2, "abcd");
+    free(coded.ids);
+    coded = encode(tokenizer, " ab", 3, 0);
+    expect_ids(&coded, wanted + 2, 1, " ab");
+    free(coded.ids);
+    coded = encode(tokenizer, "bcd", 3, 0);
+    expect_ids(&coded, wanted + 3, 1, "bcd");
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+static void fill_any_bytes(uint64_t *state, char *text, int length)
+{
+    for (int k = 0; k < length; k++)
+        text[k] = (char)(noise_below(state, 3) == 0
+                         ? noise_below(state, 256) : "a bc\n"[k % 5]);
+}
+
+START_TEST(any_bytes_come_back)
+{
+    uint64_t state = noise_start(196);
+    struct trained *t = trained_on_noise(&state, 100);
+    struct tokenizer *tokenizer = of_merges(t);
+    char text[256];
+    for (int round = 0; round < 400; round++) {
+        const int length = noise_below(&state, 256);
+        fill_any_bytes(&state, text, length);
+        struct coded coded = encode(tokenizer, text, (size_t)length,
+                                    round % 2);
+        expect_decoded(tokenizer, &coded, true, text, (size_t)length);
+        free(coded.ids);
+    }
+    for (int k = 0; k < 256; k++)
+        text[k] = (char)k;
+    struct coded coded = encode(tokenizer, text, 256, 0);
+    expect_decoded(tokenizer, &coded, true, text, 256);
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(a_special_token_is_data_unless_it_is_asked_for)
+{
+    uint64_t state = noise_start(197);
+    struct trained *t = crossing(&state);
+    struct tokenizer *tokenizer = of_merges(t);
+    const char *text = "ab<|endoftext|>cd<|endoftext|><|endoftext";
+    const int32_t end = id_of(t, "<|endoftext|>");
+    ck_assert_int_eq(tokenizer_eos(tokenizer), end);
+    ck_assert_int_eq(tokenizer_bos(tokenizer), -1);
+    ck_assert(tokenizer_special(tokenizer, end));
+    ck_assert(!tokenizer_special(tokenizer, id_of(t, "ab")));
+    struct coded coded = encode(tokenizer, text, strlen(text), 0);
+    for (int k = 0; k < coded.count; k++)
+        ck_assert_int_ne(coded.ids[k], end);
+    expect_decoded(tokenizer, &coded, true, text, strlen(text));
+    free(coded.ids);
+    const int32_t wanted[] = {id_of(t, "ab"), end, id_of(t, "cd"), end,
+                              id_of(t, "<"), id_of(t, "|")};
+    coded = encode(tokenizer, text, strlen(text), TOKENIZER_SPECIAL);
+    coded.count -= 9;
+    expect_ids(&coded, wanted, 6, text);
+    coded.count += 9;
+    text = "abcd<|endoftext";
+    expect_decoded(tokenizer, &coded, true, text, strlen(text));
+    free(coded.ids);
+    coded = encode(tokenizer, "<|endoftext|>", 13, TOKENIZER_SPECIAL);
+    expect_ids(&coded, &end, 1, "<|endoftext|>");
+    expect_decoded(tokenizer, &coded, true, "", 0);
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(the_longest_of_the_names_at_a_place_is_meant)
+{
+    uint64_t state = noise_start(198);
+    struct trained *t = untrained();
+    const struct word names[] = {{3, "<a>"}, {6, "<a><b>"}, {5, "[PAD]"}};
+    for (int k = 0; k < 3; k++)
+        t->token[t->tokens++] = names[k];
+    trained_end(t, &state);
+    struct tokenizer *tokenizer = of_merges(t);
+    const int32_t wanted[] = {
+        id_of(t, "x"), id_of(t, "<a><b>"), id_of(t, "<a>"), id_of(t, "[PAD]"),
+        id_of(t, "<"), id_of(t, "b"), id_of(t, ">")
+    };
+    const char *text = "x<a><b><a>[PAD]<b>";
+    struct coded coded = encode(tokenizer, text, strlen(text),
+                                TOKENIZER_SPECIAL);
+    expect_ids(&coded, wanted, 7, text);
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+/* A megabyte of one character: one piece. */
+START_TEST(a_megabyte_in_one_piece_is_a_matter_of_moments)
+{
+    enum { MEGABYTE = 1000000 };
+    uint64_t state = noise_start(199);
+    struct trained *t = untrained();
+    for (int length = 1; length <= 16; length *= 2) {
+        struct word as = {length, {0}}, blanks = {length, {0}};
+        memset(as.bytes, 'a', (size_t)length);
+        memset(blanks.bytes, ' ', (size_t)length);
+        trained_line(t, as, as);
+        trained_line(t, blanks, blanks);
+    }
+    trained_end(t, &state);
+    struct tokenizer *tokenizer = of_merges(t);
+    char *text = malloc(MEGABYTE);
+    ck_assert_ptr_nonnull(text);
+    const char letters[] = {'a', ' ', '!', '\n', '\xFF'};
+    const int wanted[] = {MEGABYTE / 32, MEGABYTE / 32, MEGABYTE, MEGABYTE,
+                          MEGABYTE};
+    for (int k = 0; k < 5; k++) {
+        memset(text, letters[k], MEGABYTE);
+        struct coded coded = encode(tokenizer, text, MEGABYTE, 0);
+        ck_assert_int_eq(coded.count, wanted[k]);
+        free(coded.ids);
+    }
+    for (int k = 1; k < MEGABYTE; k += 2)
+        text[k] = 'a';                           /* half a million pieces */
+    struct coded coded = encode(tokenizer, text, MEGABYTE, 0);
+    expect_decoded(tokenizer, &coded, true, text, MEGABYTE);
+    free(coded.ids);
+    free(text);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+/* The files of a vocabulary that is all bytes and two lines; %V and %M in a
+   case are what it puts into them. */
+static char *with(const char *text, const char *from, const char *to)
+{
+    char *made;
+    size_t size;
+    const char *at = strstr(text, from);
+    ck_assert_msg(at != NULL, "no \"%s\" in the file", from);
+    FILE *file = open_memstream(&made, &size);
+    fprintf(file, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    fclose(file);
+    return made;
+}
+
+static void expect_bad_files(const char *vocab, const char *merges,
+                             const char *name)
+{
+    struct tokenizer *tokenizer = NULL;
+    const long live = allocator_live();
+    enum status status = tokenizer_of_merges(&tokenizer, vocab, strlen(vocab),
+                                             merges, strlen(merges), &error);
+    const long left = allocator_live() - live;
+    expect_refused(status, STATUS_FORMAT, name);
+    ck_assert_ptr_null(tokenizer);
+    ck_assert_int_eq(left, 0);
+}
+
+/* Bytes have their own number as id; then ab, abc, <|endoftext|>. */
+static struct trained *plain_files(void)
+{
+    uint64_t state = noise_start(200);
+    const struct word a = {1, "a"}, b = {1, "b"}, c = {1, "c"}, ab = {2, "ab"};
+    struct trained *t = untrained();
+    trained_line(t, a, b);
+    trained_line(t, ab, c);
+    trained_end(t, &state);
+    free(t->vocab);
+    free(t->merges);
+    for (int k = 0; k < t->tokens; k++)
+        t->id[k] = k;
+    trained_write(t, &state);
+    return t;
+}
+
+START_TEST(a_vocabulary_that_cannot_be_is_refused)
+{
+    struct trained *t = plain_files();
+    const struct { const char *from, *to, *name; } cases[] = {
+        {"}\n", "\n", "JSON object"}, {"}\n", "} x", "JSON object"},
+        {"{", "[", "JSON object"}, {"}\n", "}}", "JSON object"},
+        {"\"ab\": 256", "\"ab\": 97", "a second token with id 97"},
+        {"\"ab\": 256", "\"ab\": 259", "from 0 to 258"},
+        {"\"ab\": 256", "\"ab\": -1", "\"ab\""},
+        {"\"ab\": 256", "\"ab\": 256.5", "\"ab\""},
+        {"\"ab\": 256", "\"ab\": 1e99", "\"ab\""},
+        {"\"ab\": 256", "\"ab\": \"256\"", "\"ab\""},
+        {"\"ab\": 256", "\"ab\": null", "\"ab\""},
+        {"\"ab\": 256", "\"ab\": [256]", "\"ab\""},
+        {"\"ab\": 256", "\"abc\": 256", "are both \"abc\""},
+        {"\"ab\": 256", "\"\": 256", "empty token"},
+        {"\"ab\": 256", "\"xy\": 256", "merges.txt: line 2"},
+        {"\"a\": 97", "\"xy\": 97", "byte 61"},
+        {"<|endoftext|>", "endoftext", "id 258"},
+        {"<|endoftext|>", "a b", "id 258"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        char *vocab = with(t->vocab, cases[k].from, cases[k].to);
+        expect_bad_files(vocab, t->merges, cases[k].name);
+        free(vocab);
+    }
+    expect_bad_files("", t->merges, "JSON object");
+    expect_bad_files("{}", t->merges, "byte 00");
+    expect_bad_files("[]", t->merges, "JSON object");
+    expect_bad_files("7", t->merges, "JSON object");
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(merges_that_do_not_fit_the_vocabulary_are_refused)
+{
+    struct trained *t = plain_files();
+    const struct { const char *from, *to, *name; } cases[] = {
+        {"a b\n", "a b\na b\n", "line 3: the pair has a line before"},
+        {"a b\n", "a b c\n", "line 2"}, {"a b\n", "ab\n", "line 2"},
+        {"a b\n", "\na b\n", "line 2"}, {"a b\n", "a \n", "line 2"},
+        {"a b\n", " b\n", "line 2"}, {"a b\n", "a  b\n", "line 2"},
+        {"a b\n", "a b\na c\n", "line 3"}, {"a b\n", "zz b\n", "line 2"},
+        {"ab c\n", "ab c\n \n", "line 4"}, {"a b\n", "a\tb\n", "line 2"},
+        {"#version: 0.2\n", "#version: 0.2\n#version: 0.2\n", "line 2"},
+        {"a b\n", "", "no line of merges.txt makes it"},
+        {"ab c\n", "", "\"abc\", and no line of merges.txt makes it"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        char *merges = with(t->merges, cases[k].from, cases[k].to);
+        expect_bad_files(t->vocab, merges, cases[k].name);
+        free(merges);
+    }
+    expect_bad_files(t->vocab, "", "no line of merges.txt makes it");
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(a_file_may_end_its_lines_otherwise_and_leave_its_version_out)
+{
+    struct trained *t = plain_files();
+    const char *const merges[] = {
+        "a b\nab c\n", "a b\nab c", "#version: 0.2\r\na b\r\nab c\r\n",
+        "#version\na b\nab c\n",
+    };
+    for (int k = 0; k < 4; k++) {
+        struct tokenizer *tokenizer = NULL;
+        expect_ok(tokenizer_of_merges(&tokenizer, t->vocab, strlen(t->vocab),
+                                      merges[k], strlen(merges[k]), &error),
+                  &error);
+        struct coded coded = encode(tokenizer, "abc", 3, 0);
+        const int32_t wanted = 257;
+        expect_ids(&coded, &wanted, 1, "abc");
+        free(coded.ids);
+        tokenizer_close(&tokenizer);
+    }
+    trained_free(t);
+}
+END_TEST
+
+/* "# #" as the first line is a pair. */
+START_TEST(a_line_that_begins_with_a_hash_is_a_pair)
+{
+    uint64_t state = noise_start(201);
+    const struct word hash = {1, "#"};
+    struct trained *t = untrained();
+    trained_line(t, hash, hash);
+    trained_end(t, &state);
+    char *merges = with(t->merges, "#version: 0.2\n", "");
+    struct tokenizer *tokenizer = NULL;
+    expect_ok(tokenizer_of_merges(&tokenizer, t->vocab, strlen(t->vocab),
+                                  merges, strlen(merges), &error), &error);
+    struct coded coded = encode(tokenizer, "##", 2, 0);
+    const int32_t wanted = id_of(t, "##");
+    expect_ids(&coded, &wanted, 1, "##");
+    free(coded.ids);
+    free(merges);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+/* cJSON allocates outside of what is counted here. */
+START_TEST(gpt2s_kind_survives_each_failed_allocation)
+{
+    struct trained *t = plain_files();
+    const char *text = "ab <|endoftext|> abc it's\xFF";
+    for (long n = 1; ; n++) {
+        struct tokenizer *tokenizer = NULL;
+        struct coded coded = {NULL, -1};
+        long live = allocator_live();
+        allocator_fail_at(n);
+        enum status status = tokenizer_of_merges(&tokenizer, t->vocab,
+            strlen(t->vocab), t->merges, strlen(t->merges), &error);
+        if (status == STATUS_OK)
+            status = tokenizer_encode(tokenizer, text, strlen(text),
+                                      TOKENIZER_SPECIAL, &coded.ids,
+                                      &coded.count, &error);
+        const bool failed = allocator_stop(), none = coded.ids == NULL;
+        free(coded.ids);
+        tokenizer_close(&tokenizer);
+        live = allocator_live() - live;
+        ck_assert_int_eq(live, 0);
+        ck_assert_int_eq(status, failed ? STATUS_NO_MEMORY : STATUS_OK);
+        ck_assert(failed == none);
+        ck_assert_int_eq(coded.count, failed ? -1 : 11);
+        if (!failed)
+            break;
+    }
+    trained_free(t);
+}
+END_TEST
+
+/* ---------------------------------------------------------- llama2.c's kind */
+
+static struct tokenizer *of_scores(const struct scored *s)
+{
+    struct tokenizer *tokenizer = NULL;
+    expect_ok(tokenizer_of_scores(&tokenizer, s->file, s->length, s->tokens,
+                                  &error), &error);
+    return tokenizer;
+}
+
+/* A few tokens with plain scores: 259 is " ", 260 a, 261 b, 262 c, 263 é,
+   264 ab, 265 bc, 266 " a", 267 aa. */
+static struct scored *small_scored(void)
+{
+    struct scored *s = scored_bytes();
+    const char *const texts[] = {
+        " ", "a", "b", "c", "\xC3\xA9", "ab", "bc", " a", "aa"
+    };
+    const float scores[] = {-9, -9, -9, -9, -9, -1, -1, -2, -0.5f};
+    for (int k = 0; k < 9; k++)
+        scored_add(s, texts[k], scores[k]);
+    scored_write(s);
+    return s;
+}
+
+START_TEST(texts_of_llama2c_have_the_ids_of_the_definition)
+{
+    struct scored *s = small_scored();
+    struct tokenizer *tokenizer = of_scores(s);
+    const struct { const char *text; int count, ids[9]; } cases[] = {
+        {"", 1, {1}}, {"a", 2, {1, 266}}, {"b", 3, {1, 259, 261}},
+        {" ", 3, {1, 259, 259}}, {"abc", 4, {1, 259, 264, 262}},
+        {"bc", 3, {1, 259, 265}}, {"aaa", 4, {1, 259, 267, 260}},
+        {"aaaa", 4, {1, 259, 267, 267}}, {"\xC3\xA9", 3, {1, 259, 263}},
+        {"x", 3, {1, 259, 'x' + 3}}, {"\xFF", 3, {1, 259, 258}},
+        {"\xE2\x82\xAC", 5, {1, 259, 0xE2 + 3, 0x82 + 3, 0xAC + 3}},
+        {"a\x80", 4, {1, 259, 'a' + 3, 0x83}}, {"\n", 3, {1, 259, 13}},
+        {"<0x41>", 8, {1, 259, 63, 51, 123, 55, 52, 65}},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const char *text = cases[k].text;
+        struct coded coded = encode(tokenizer, text, strlen(text),
+                                    TOKENIZER_BEGIN);
+        expect_ids(&coded, cases[k].ids, cases[k].count, text);
+        expect_decoded(tokenizer, &coded, true, text, strlen(text));
+        free(coded.ids);
+    }
+    ck_assert_int_eq(tokenizer_bos(tokenizer), 1);
+    ck_assert_int_eq(tokenizer_eos(tokenizer), 1);
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+END_TEST
+
+START_TEST(a_text_that_goes_on_has_no_space_before_it)
+{
+    struct scored *s = small_scored();
+    struct tokenizer *tokenizer = of_scores(s);
+    const int32_t wanted[] = {264, 262};
+    struct coded coded = encode(tokenizer, "abc", 3, 0);
+    expect_ids(&coded, wanted, 2, "abc");
+    expect_decoded(tokenizer, &coded, false, "abc", 3);
+    free(coded.ids);
+    const int32_t spaced = 266;
+    coded = encode(tokenizer, " a", 2, 0);
+    expect_ids(&coded, &spaced, 1, " a");
+    expect_decoded(tokenizer, &coded, false, " a", 2);
+    expect_decoded(tokenizer, &coded, true, "a", 1);
+    free(coded.ids);
+    coded = encode(tokenizer, "", 0, 0);
+    ck_assert_int_eq(coded.count, 0);
+    ck_assert_ptr_null(coded.ids);
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+END_TEST
+
+START_TEST(made_up_scores_give_the_ids_of_the_slow_encoder)
+{
+    static const char *const letters[] = {
+        " ", "a", "b", "c", "\xC3\xA9", "\xE4\xB8\xAD", "<", "\n", "x",
+        "\x80", "\xFF", "\xC3"
+    };
+    uint64_t state = noise_start(202);
+    for (int vocabulary = 0; vocabulary < 5; vocabulary++) {
+        struct scored *s = scored_from_noise(&state);
+        struct tokenizer *tokenizer = of_scores(s);
+        for (int round = 0; round < 200; round++) {
+            char text[256] = "";
+            int32_t wanted[WORD_MAX] = {1};
+            const int length = noise_below(&state, 60);
+            const int begin = round % 2;
+            for (int k = 0; k < length; k++)
+                strcat(text, letters[noise_below(&state, 8 + 4 * begin)]);
+            const int count = begin + slow_scores(s, text, (int)strlen(text),
+                                                  begin, wanted + begin);
+            struct coded coded = encode(tokenizer, text, strlen(text), begin);
+            expect_ids(&coded, wanted, count, text);
+            expect_decoded(tokenizer, &coded, begin, text, strlen(text));
+            free(coded.ids);
+        }
+        tokenizer_close(&tokenizer);
+        scored_free(s);
+    }
+}
+END_TEST
+
+START_TEST(any_bytes_come_back_through_scores)
+{
+    uint64_t state = noise_start(203);
+    struct scored *s = scored_from_noise(&state);
+    struct tokenizer *tokenizer = of_scores(s);
+    char text[256];
+    for (int round = 0; round < 400; round++) {
+        const int length = noise_below(&state, 256);
+        fill_any_bytes(&state, text, length);
+        for (int begin = 0; begin < 2; begin++) {
+            struct coded coded = encode(tokenizer, text, (size_t)length,
+                                        begin);
+            expect_decoded(tokenizer, &coded, begin, text, (size_t)length);
+            free(coded.ids);
+        }
+    }
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+END_TEST
+
+/* Scores next to each other, of both signs and both zeros. */
+START_TEST(a_higher_score_goes_first_and_zeros_are_equal)
+{
+    const float scores[][2] = {
+        {1, 2}, {-2, -1}, {-1, 1}, {-1, 0}, {0, 1}, {1e-40f, 2e-40f},
+        {-2e-40f, -1e-40f}, {-3e38f, 3e38f}, {1, 1.0000001f},
+        {-1.0000001f, -1}, {-1e-45f, 0}, {-1e-45f, -0.0f}, {-0.0f, 1e-45f},
+    };
+    const size_t count = sizeof scores / sizeof scores[0];
+    for (size_t k = 0; k < 2 * count + 2; k++) {
+        struct scored *s = scored_bytes();
+        const bool zeros = k >= 2 * count, turned = k % 2;
+        float first = zeros ? 0.0f : scores[k / 2][0];
+        float second = zeros ? -0.0f : scores[k / 2][1];
+        scored_add(s, "a", -9);
+        scored_add(s, "b", -9);
+        scored_add(s, "c", -9);
+        scored_add(s, "ab", turned ? second : first);
+        scored_add(s, "bc", turned ? first : second);
+        scored_write(s);
+        struct tokenizer *tokenizer = of_scores(s);
+        struct coded coded = encode(tokenizer, "abc", 3, 0);
+        const int32_t ab_first[] = {262, 261}, bc_first[] = {259, 263};
+        expect_ids(&coded, zeros || turned ? ab_first : bc_first, 2, "abc");
+        free(coded.ids);
+        tokenizer_close(&tokenizer);
+        scored_free(s);
+    }
+}
+END_TEST
+
+static void expect_bad_scores(const unsigned char *file, size_t length,
+                              int vocab_size, const char *name)
+{
+    struct tokenizer *tokenizer = NULL;
+    /* a copy without a byte to spare, for the sanitizer to watch */
+    unsigned char *copy = malloc(length + (length == 0));
+    ck_assert_ptr_nonnull(copy);
+    memcpy(copy, file, length);
+    const long live = allocator_live();
+    enum status status = tokenizer_of_scores(&tokenizer, copy, length,
+                                             vocab_size, &error);
+    const long left = allocator_live() - live;
+    free(copy);
+    expect_refused(status, STATUS_FORMAT, name);
+    ck_assert_ptr_null(tokenizer);
+    ck_assert_int_eq(left, 0);
+}
+
+START_TEST(a_file_of_scores_that_ends_anywhere_is_refused)
+{
+    struct scored *s = small_scored();
+    struct tokenizer *tokenizer = NULL;
+    for (size_t length = 0; length < s->length; length++)
+        expect_bad_scores(s->file, length, s->tokens, "");
+    expect_bad_scores(s->file, s->length, s->tokens - 1, "268 tokens");
+    expect_bad_scores(s->file, s->length, s->tokens + 1, "token 268");
+    expect_ok(tokenizer_of_scores(&tokenizer, s->file, s->length, 0, &error),
+              &error);
+    ck_assert_int_eq(tokenizer_count(tokenizer), 268);
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+END_TEST
+
+static void put_at(unsigned char *file, size_t at, uint32_t number)
+{
+    for (int k = 0; k < 4; k++)
+        file[at + (size_t)k] = (unsigned char)(number >> 8 * k);
+}
+
+START_TEST(scores_and_lengths_that_cannot_be_are_refused)
+{
+    struct scored *s = small_scored();
+    /* the score of token 0 is at 4, its length at 8, its bytes at 12 */
+    const uint32_t scores[] = {0x7FC00000, 0x7F800000, 0xFF800000,
+                               0xFFFFFFFF};
+    const uint32_t lengths[] = {0, 7, 8, 0xFFFFFFFF, 0x80000000, 0x7FFFFFFF};
+    for (int k = 0; k < 4; k++) {
+        put_at(s->file, 4, scores[k]);
+        expect_bad_scores(s->file, s->length, 0, "token 0: expected a finite");
+    }
+    put_at(s->file, 4, 0);
+    for (int k = 0; k < 6; k++) {
+        put_at(s->file, 8, lengths[k]);
+        expect_bad_scores(s->file, s->length, 0, "token");
+    }
+    put_at(s->file, 8, 5);
+    for (uint32_t longest = 0; longest < 6; longest++) {
+        put_at(s->file, 0, longest);
+        expect_bad_scores(s->file, s->length, 0, "expected a length");
+    }
+    put_at(s->file, 0, 6);
+    scored_free(s);
+}
+END_TEST
+
+START_TEST(bytes_under_another_name_are_refused)
+{
+    for (int k = 0; k < 256; k += 15) {
+        struct scored *s = small_scored();
+        char name[8];
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)k);
+        for (size_t at = 0; at + 6 < s->length; at++)
+            if (memcmp(s->file + at, name, 6) == 0)
+                s->file[at + 4] = 'x';
+        expect_bad_scores(s->file, s->length, s->tokens, name);
+        scored_free(s);
+    }
+    struct scored *s = scored_bytes();
+    s->tokens--;
+    scored_write(s);
+    expect_bad_scores(s->file, s->length, 0, "at least 259");
+    scored_free(s);
+}
+END_TEST
+
+START_TEST(llama2cs_kind_survives_each_failed_allocation)
+{
+    struct scored *s = small_scored();
+    for (long n = 1; ; n++) {
+        struct tokenizer *tokenizer = NULL;
+        struct coded coded = {NULL, -1};
+        long live = allocator_live();
+        allocator_fail_at(n);
+        enum status status = tokenizer_of_scores(&tokenizer, s->file,
+                                                 s->length, 0, &error);
+        if (status == STATUS_OK)
+            status = tokenizer_encode(tokenizer, "aaa", 3, TOKENIZER_BEGIN,
+                                      &coded.ids, &coded.count, &error);
+        const bool failed = allocator_stop();
+        free(coded.ids);
+        tokenizer_close(&tokenizer);
+        live = allocator_live() - live;
+        ck_assert_int_eq(live, 0);
+        ck_assert_int_eq(status, failed ? STATUS_NO_MEMORY : STATUS_OK);
+        ck_assert_int_eq(coded.count, failed ? -1 : 4);
+        if (!failed)
+            break;
+    }
+    scored_free(s);
+}
+END_TEST
+
+/* -------------------------------------------------------------------- bytes */
+
+START_TEST(a_byte_is_its_own_id)
+{
+    uint64_t state = noise_start(204);
+    struct tokenizer *tokenizer = NULL;
+    char text[300];
+    expect_ok(tokenizer_of_bytes(&tokenizer, &error), &error);
+    ck_assert_int_eq(tokenizer_count(tokenizer), 256);
+    ck_assert_int_eq(tokenizer_eos(tokenizer), -1);
+    ck_assert_int_eq(tokenizer_bos(tokenizer), -1);
+    fill_any_bytes(&state, text, 300);
+    struct coded coded = encode(tokenizer, text, 300, TOKENIZER_BEGIN);
+    ck_assert_int_eq(coded.count, 300);
+    for (int k = 0; k < 300; k++)
+        ck_assert_int_eq(coded.ids[k], (unsigned char)text[k]);
+    expect_decoded(tokenizer, &coded, true, text, 300);
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+}
+END_TEST
+
+START_TEST(an_id_without_a_token_is_shown_as_a_replacement)
+{
+    struct tokenizer *tokenizer = NULL;
+    expect_ok(tokenizer_of_bytes(&tokenizer, &error), &error);
+    const int32_t none[] = {256, -1, INT32_MAX, INT32_MIN};
+    for (int k = 0; k < 4; k++) {
+        size_t length = 0;
+        const unsigned char *bytes = tokenizer_bytes(tokenizer, none[k],
+                                                     &length);
+        ck_assert_uint_eq(length, 3);
+        ck_assert_mem_eq(bytes, "\xEF\xBF\xBD", 3);
+        ck_assert(!tokenizer_special(tokenizer, none[k]));
+    }
+    tokenizer_close(&tokenizer);
+}
+END_TEST
+
+/* --------------------------------------------------------------- the stream */
+
+/* Through a tokenizer of bytes: the worst case for characters. */
+static struct shown streamed(const char *bytes, size_t length, size_t fail_at)
+{
+    struct tokenizer *tokenizer = NULL;
+    struct shown shown = {.fail_at = fail_at};
+    expect_ok(tokenizer_of_bytes(&tokenizer, &error), &error);
+    struct text_stream stream = {
+        .tokenizer = tokenizer, .previous = -1, .show = keep,
+        .context = &shown
+    };
+    bool well = true;
+    for (size_t k = 0; k < length && well; k++)
+        well = text_stream_add(&stream, (unsigned char)bytes[k]);
+    well = well && text_stream_end(&stream);
+    ck_assert_int_eq(well, fail_at == 0 || fail_at > shown.calls);
+    tokenizer_close(&tokenizer);
+    return shown;
+}
+
+START_TEST(a_character_comes_out_whole_and_at_its_last_byte)
+{
+    struct tokenizer *tokenizer = NULL;
+    const char *text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80z";
+    const size_t out[] = {1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11};
+    struct shown shown = {0};
+    expect_ok(tokenizer_of_bytes(&tokenizer, &error), &error);
+    struct text_stream stream = {
+        .tokenizer = tokenizer, .previous = -1, .show = keep,
+        .context = &shown
+    };
+    for (size_t k = 0; k < strlen(text); k++) {
+        ck_assert(text_stream_add(&stream, (unsigned char)text[k]));
+        ck_assert_uint_eq(shown.length, out[k]);
+    }
+    ck_assert_uint_eq(shown.calls, 5);
+    ck_assert(text_stream_end(&stream));
+    ck_assert_uint_eq(shown.calls, 5);
+    free(shown.bytes);
+    tokenizer_close(&tokenizer);
+}
+END_TEST
+
+START_TEST(bytes_of_no_character_come_out_as_they_are)
+{
+    uint64_t state = noise_start(205);
+    for (int round = 0; round < 500; round++) {
+        char text[64];
+        const int length = noise_below(&state, 64);
+        for (int k = 0; k < length; k++)
+            text[k] = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xFF"[
+                noise_below(&state, 11)];
+        struct shown shown = streamed(text, (size_t)length, 0);
+        ck_assert_uint_eq(shown.length, (size_t)length);
+        if (length > 0)
+            ck_assert_mem_eq(shown.bytes, text, (size_t)length);
+        free(shown.bytes);
+    }
+    struct shown shown = streamed("\xE2\x82" "a\xC3\xA9\xF0\x9F", 7, 0);
+    ck_assert_uint_eq(shown.calls, 6);
+    ck_assert_uint_eq(shown.broken, 4);
+    free(shown.bytes);
+}
+END_TEST
+
+START_TEST(a_stream_stops_where_nobody_takes_what_it_shows)
+{
+    for (size_t k = 1; k <= 5; k++) {
+        struct shown shown = streamed("a\xE2\x82" "b\xC3", 5, k);
+        ck_assert_uint_eq(shown.calls, k);
+        free(shown.bytes);
+    }
+}
+END_TEST
+
+START_TEST(a_token_of_half_a_character_waits_for_the_other_half)
+{
+    uint64_t state = noise_start(206);
+    const struct word e2 = {1, "\xE2"}, b82 = {1, "\x82"}, ac = {1, "\xAC"};
+    const struct word a = {1, "a"};
+    struct trained *t = untrained();
+    trained_line(t, e2, b82);
+    trained_line(t, ac, a);
+    trained_end(t, &state);
+    struct tokenizer *tokenizer = of_merges(t);
+    struct shown shown = {0};
+    struct text_stream stream = {
+        .tokenizer = tokenizer, .previous = -1, .show = keep,
+        .context = &shown
+    };
+    ck_assert(text_stream_add(&stream, id_of(t, "\xE2\x82")));
+    ck_assert_uint_eq(shown.length, 0);
+    ck_assert(text_stream_add(&stream, id_of(t, "<|endoftext|>")));
+    ck_assert_uint_eq(shown.length, 0);
+    ck_assert(text_stream_add(&stream, id_of(t, "\xAC" "a")));
+    ck_assert_uint_eq(shown.length, 4);
+    ck_assert_mem_eq(shown.bytes, "\xE2\x82\xAC" "a", 4);
+    stream.special = true;
+    ck_assert(text_stream_add(&stream, id_of(t, "<|endoftext|>")));
+    ck_assert_uint_eq(shown.length, 17);
+    free(shown.bytes);
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(the_space_before_a_text_is_taken_away_where_it_begins)
+{
+    struct scored *s = small_scored();
+    struct tokenizer *tokenizer = of_scores(s);
+    const int32_t ids[] = {266, 266, 1, 266, 259, 259};
+    struct shown shown = {0};
+    struct text_stream stream = {
+        .tokenizer = tokenizer, .previous = -1, .show = keep,
+        .context = &shown
+    };
+    for (int k = 0; k < 6; k++)
+        ck_assert(text_stream_add(&stream, ids[k]));
+    ck_assert_uint_eq(shown.length, 6);
+    ck_assert_mem_eq(shown.bytes, "a aa  ", 6);
+    free(shown.bytes);
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+END_TEST
+
+/* ------------------------------------------------------------------- opening */
+
+static const char *beside(const char *name)
+{
+    static char path[4][512];
+    static int next;
+    char *made = path[next++ % 4];
+    snprintf(made, sizeof path[0], "%s/%s", harness_scratch(), name);
+    return made;
+}
+
+static void put_file(const char *name, const void *bytes, size_t length)
+{
+    FILE *file = fopen(beside(name), "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, length, file), length);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void take_away(void)
+{
+    static const char *const names[] = {
+        "vocab.json", "merges.txt", "tokenizer.bin", "tok268.bin", "model.bin"
+    };
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
+        remove(beside(names[k]));
+}
+
+static int opened(const char *model, const char *named, int vocab_size)
+{
+    struct tokenizer *tokenizer = NULL;
+    enum status status = tokenizer_open(&tokenizer, model, named, vocab_size,
+                                        &error);
+    const int count = status == STATUS_OK ? tokenizer_count(tokenizer)
+                                          : -(int)status;
+    tokenizer_close(&tokenizer);
+    return count;
+}
+
+START_TEST(a_tokenizer_is_found_beside_its_model)
+{
+    struct trained *t = plain_files();
+    struct scored *s = small_scored();
+    const char *directory = harness_scratch();
+    take_away();
+    put_file("model.bin", "x", 1);
+    const char *model = beside("model.bin");
+    ck_assert_int_eq(opened(directory, NULL, 256), 256);
+    ck_assert_int_eq(opened(model, NULL, 256), 256);
+    ck_assert_int_eq(opened(directory, NULL, 268), -STATUS_INVALID);
+    expect_named(&error, "has no tokenizer");
+    put_file("tokenizer.bin", s->file, s->length);
+    ck_assert_int_eq(opened(model, NULL, 268), 268);
+    ck_assert_int_eq(opened(directory, NULL, 0), 268);
+    ck_assert_int_eq(opened(model, NULL, 300), -STATUS_FORMAT);
+    expect_named(&error, "tokenizer.bin");
+    put_file("tok268.bin", "broken", 6);
+    ck_assert_int_eq(opened(model, NULL, 268), -STATUS_FORMAT);
+    expect_named(&error, "tok268.bin");
+    put_file("vocab.json", t->vocab, strlen(t->vocab));
+    ck_assert_int_eq(opened(directory, NULL, 259), -STATUS_IO);
+    expect_named(&error, "merges.txt");
+    put_file("merges.txt", t->merges, strlen(t->merges));
+    ck_assert_int_eq(opened(directory, NULL, 259), 259);
+    ck_assert_int_eq(opened(directory, NULL, 300), 259);
+    ck_assert_int_eq(opened(directory, NULL, 258), -STATUS_FORMAT);
+    expect_named(&error, "259 ids, and the model 258");
+    remove(beside("vocab.json"));
+    ck_assert_int_eq(opened(directory, NULL, 259), -STATUS_IO);
+    expect_named(&error, "vocab.json");
+    take_away();
+    scored_free(s);
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(a_tokenizer_that_is_named_is_the_one)
+{
+    struct trained *t = plain_files();
+    struct scored *s = small_scored();
+    take_away();
+    put_file("tok268.bin", s->file, s->length);
+    put_file("vocab.json", t->vocab, strlen(t->vocab));
+    put_file("merges.txt", t->merges, strlen(t->merges));
+    ck_assert_int_eq(opened("/", "bytes", 300), 256);
+    ck_assert_int_eq(opened("/", harness_scratch(), 0), 259);
+    ck_assert_int_eq(opened("/", beside("vocab.json"), 0), 259);
+    ck_assert_int_eq(opened("/", beside("tok268.bin"), 268), 268);
+    ck_assert_int_eq(opened("/", beside("tok268.bin"), 269), -STATUS_FORMAT);
+    ck_assert_int_eq(opened("/", beside("nothing"), 0), -STATUS_IO);
+    ck_assert_int_eq(opened("/", "/proc", 256), -STATUS_INVALID);
+    ck_assert_int_eq(opened("/", "/dev/zero", 256), -STATUS_IO);
+    take_away();
+    scored_free(s);
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(files_that_cannot_be_a_tokenizers_are_not_read)
+{
+    take_away();
+    put_file("tokenizer.bin", "x", 1);
+    ck_assert_int_eq(truncate(beside("tokenizer.bin"), 1L << 40), 0);
+    ck_assert_int_eq(opened(harness_scratch(), NULL, 300), -STATUS_FORMAT);
+    expect_named(&error, "64 MiB");
+    remove(beside("tokenizer.bin"));
+    ck_assert_int_eq(mkfifo(beside("merges.txt"), 0600), 0);
+    put_file("vocab.json", "{}", 2);
+    ck_assert_int_eq(opened(harness_scratch(), NULL, 300), -STATUS_IO);
+    expect_named(&error, "not a regular file");
+    take_away();
+}
+END_TEST
+
+/* -------------------------------------------------------------------- table */
+
+#define FIRST_BYTE "let size and the second byte's bounds follow from the " \
+    "first byte"
+#define PATTERN "a contraction, a word, a number, other signs, or spaces"
+#define VISIBLE "let visible say whether the byte shows itself"
+#define VALID "find the end of the valid text, once for all its pieces"
+#define OFFER "offer the pair that begins at a place"
+#define WAITS "let in what waits, when this pass is over"
+#define ORDER "take the order and the token from the pair"
+#define NAMED "let a special token end the text here"
+#define HIGHER "let a higher score have a lower order"
+#define CHARACTERS "let characters be tokens or bytes"
+#define SPACE "begin with the space that is not the text's own"
+#define LET_OUT "let out what is decided"
+#define LEAVE_OUT "leave out the space that is not the text's own"
+
+static const struct test tests[] = {
+    TEST(a_character_is_whole_with_its_last_byte_and_not_before, 2,
+         FIRST_BYTE),
+    TEST(bytes_that_begin_no_character_are_counted, 2, FIRST_BYTE),
+    TEST(a_quotation_ends_behind_a_character, 2,
+         "cut a text behind a whole character"),
+    TEST(a_token_is_found_by_its_bytes_however_they_are_cut, 2,
+         "an id is found by its bytes"),
+    TEST(each_byte_has_the_character_that_the_published_table_gives_it, 2,
+         VISIBLE),
+    TEST(what_is_not_of_the_alphabet_is_told, 2,
+         "read one character of the alphabet"),
+    TEST(words_keep_the_one_space_before_them, 2, PATTERN),
+    TEST(spaces_leave_the_last_one_to_what_follows, 2, PATTERN),
+    TEST(seven_endings_are_cut_off_in_small_letters_only, 2, PATTERN),
+    TEST(letters_and_numbers_are_those_of_all_scripts, 2, PATTERN),
+    TEST(twenty_five_characters_are_spaces_and_no_other, 2, "the pattern"),
+    TEST(a_byte_of_no_character_is_a_piece_by_itself, 2, VALID),
+    TEST(made_up_texts_are_cut_as_by_hand, 2, PATTERN),
+    TEST(the_leftmost_of_equal_orders_goes_first, 2, OFFER),
+    TEST(a_pass_ends_before_what_it_made_counts, 2, WAITS),
+    TEST(made_up_rules_merge_as_by_the_definition, 2,
+         "join a place with the one behind it"),
+    TEST(a_watcher_sees_each_merge_where_it_is, 2,
+         "merge what has been offered"),
+    TEST(a_long_list_takes_two_questions_a_join, 2,
+         "join a place with the one behind it"),
+    TEST(merging_without_memory_leaves_the_ids, 2,
+         "room to merge in is made and freed"),
+    TEST(a_byte_is_its_own_id, 2, "the tokenizer of bytes"),
+    TEST(an_id_without_a_token_is_shown_as_a_replacement, 2,
+         "what an id is"),
+    TEST(the_earliest_line_goes_first_however_long_the_others_are, 2, ORDER),
+    TEST(words_of_the_training_have_the_ids_of_the_slow_encoder, 2,
+         "encode pieces by merging bytes"),
+    TEST(made_up_texts_have_the_ids_of_the_slow_encoder, 2,
+         "encode a text without special tokens"),
+    TEST(a_special_token_is_data_unless_it_is_asked_for, 2, NAMED),
+    TEST(the_longest_of_the_names_at_a_place_is_meant, 2,
+         "find the next special token"),
+    TEST(any_bytes_come_back, 2, "encode a text without special tokens"),
+    TEST(a_megabyte_in_one_piece_is_a_matter_of_moments, 2, VALID),
+    TEST(a_vocabulary_that_cannot_be_is_refused, 2,
+         "refuse a token that has no id of its own"),
+    TEST(merges_that_do_not_fit_the_vocabulary_are_refused, 2,
+         "hold the two files against each other"),
+    TEST(a_file_may_end_its_lines_otherwise_and_leave_its_version_out, 2,
+         "let a line be the next one"),
+    TEST(a_line_that_begins_with_a_hash_is_a_pair, 2, "read merges.txt"),
+    TEST(gpt2s_kind_survives_each_failed_allocation, 2,
+         "make a tokenizer of both files"),
+    TEST(a_higher_score_goes_first_and_zeros_are_equal, 2, HIGHER),
+    TEST(texts_of_llama2c_have_the_ids_of_the_definition, 2, CHARACTERS),
+    TEST(a_text_that_goes_on_has_no_space_before_it, 2, SPACE),
+    TEST(made_up_scores_give_the_ids_of_the_slow_encoder, 2,
+         "find what two tokens spell together"),
+    TEST(any_bytes_come_back_through_scores, 2, CHARACTERS),
+    TEST(a_file_of_scores_that_ends_anywhere_is_refused, 2,
+         "refuse another number of tokens"),
+    TEST(scores_and_lengths_that_cannot_be_are_refused, 2,
+         "refuse a token that cannot be"),
+    TEST(bytes_under_another_name_are_refused, 2,
+         "refuse bytes under another name"),
+    TEST(llama2cs_kind_survives_each_failed_allocation, 2,
+         "make a tokenizer of scores"),
+    TEST(a_character_comes_out_whole_and_at_its_last_byte, 2, LET_OUT),
+    TEST(bytes_of_no_character_come_out_as_they_are, 2, LET_OUT),
+    TEST(a_stream_stops_where_nobody_takes_what_it_shows, 2, LET_OUT),
+    TEST(a_token_of_half_a_character_waits_for_the_other_half, 2,
+         "add the bytes of an id"),
+    TEST(the_space_before_a_text_is_taken_away_where_it_begins, 2, LEAVE_OUT),
+    TEST(a_tokenizer_is_found_beside_its_model, 2,
+         "open what a directory has"),
+    TEST(a_tokenizer_that_is_named_is_the_one, 2,
+         "open what the caller names"),
+    TEST(files_that_cannot_be_a_tokenizers_are_not_read, 2,
+         "read a file that a tokenizer may have"),
+};
+
+SUITE("chapter 19, text and ids", tests);
