@@ -254,12 +254,12 @@ static int run(const struct command *command, int argc, char **argv)
 const struct command command_phases = {
     "phases", "what prefill and decode should take, and what they take",
     "usage: tinygpt phases --model PATH [OPTION...]\n"
-    "       tinygpt phases --llama V,C,L,H,Hk,D,F[,E,K] [OPTION...]\n"
+    "       tinygpt phases --llama V,C,L,H,Hk,D,F[,E,A] [OPTION...]\n"
     "\n"
     "Predicts the matrix products, operations and bytes of a prompt and of\n"
     "the steps behind it from the config, then times both (the least of R\n"
     "runs, one thread). --llama takes a shape and made-up weights; with E\n"
-    "experts, K for a token, it can be predicted and not run. Operations\n"
+    "experts, A for a token, it can be predicted and not run. Operations\n"
     "are two a multiply-add. Bytes are the least that can be: every weight\n"
     "once a call, the cache read and written, rows that enter, logits.\n"
     "\n"

@@ -22,8 +22,8 @@ enum status phase_predict(const struct ownership *ownership,
 static void print_products(FILE *out, const char *phase,
                            const struct work *work)
 {
-    fprintf(out, "%s\n  %-11s  %6s  %6s  %6s  %6s\n", phase, "product", "M",
-            "K", "N", "times");
+    fprintf(out, "%s\n  %-11s  %6s  %6s  %6s  %6s\n", phase, "product", "m",
+            "k", "n", "times");
     for (int p = 0; p < work->count; p++) {
         const struct product *product = &work->products[p];
         const size_t calls = work->rows / work->products[0].m;

@@ -11,7 +11,7 @@ struct phase {
 
 enum { PRODUCTS_MAX = 12, PRODUCT_NAME_MAX = 16 };
 
-/* [M,K] times [K,N] */
+/* [m,k] times [k,n] */
 struct product {
     char name[PRODUCT_NAME_MAX];    /* "qkv_proj", "scores" */
     size_t m, k, n;
