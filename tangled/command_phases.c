@@ -4,7 +4,7 @@
 #include "cache_bytes.h"
 #include "held.h"
 #include "phase_print.h"
-#include "model_file.h"
+#include "checkpoint.h"
 
 struct options {
     const char *model, *shape;
@@ -77,23 +77,26 @@ struct subject {
     struct llama_config config;      /* of a shape */
     struct llama *llama;             /* one of the two, or none */
     struct causal_lm lm;
-    struct tiny_gpt *gpt;
+    struct checkpoint *checkpoint;
 };
 
 static enum status subject_open(struct subject *subject, const char *path,
                                 struct error *error)
 {
-    enum status status = tiny_gpt_load(&subject->gpt, path, error);
+    enum status status = checkpoint_open(&subject->checkpoint, path, error);
     if (status != STATUS_OK)
         return status;
-    subject->lm = tiny_gpt_causal_lm(subject->gpt);
-    return ownership_of_gpt(&subject->ownership,
-                            tiny_gpt_config(subject->gpt), error);
+    subject->lm = checkpoint_causal_lm(subject->checkpoint);
+    const struct tiny_gpt *gpt = checkpoint_tiny_gpt(subject->checkpoint);
+    const struct llama *llama = checkpoint_llama(subject->checkpoint);
+    return gpt != NULL
+        ? ownership_of_gpt(&subject->ownership, tiny_gpt_config(gpt), error)
+        : ownership_of_llama(&subject->ownership, llama_config(llama), error);
 }
 
 static void subject_close(struct subject *subject)
 {
-    tiny_gpt_free(&subject->gpt);
+    checkpoint_close(&subject->checkpoint);
     llama_free(&subject->llama);
 }
 
@@ -101,9 +104,13 @@ static void subject_close(struct subject *subject)
 static size_t subject_tensors(const struct subject *subject,
                               struct held_tensor *list)
 {
-    const struct parameters *weights = tiny_gpt_weights(subject->gpt);
-    return list != NULL ? held_by_gpt(weights, list)
-                        : (size_t)weights->count;
+    struct tiny_gpt *gpt = checkpoint_tiny_gpt(subject->checkpoint);
+    const struct llama *llama = checkpoint_llama(subject->checkpoint);
+    if (list == NULL)
+        return gpt != NULL ? (size_t)tiny_gpt_weights(gpt)->count
+                           : llama_tensor_count(llama);
+    return gpt != NULL ? held_by_gpt(tiny_gpt_weights(gpt), list)
+                       : held_by_llama(llama, list);
 }
 
 enum { SHAPE_CONTEXT = 1 << 21 };
@@ -258,8 +265,8 @@ const struct command command_phases = {
     "\n"
     "Predicts the matrix products, operations and bytes of a prompt and of\n"
     "the steps behind it from the config, then times both (the least of R\n"
-    "runs, one thread). --llama takes a shape and made-up weights; with E\n"
-    "experts, A for a token, it can be predicted and not run. Operations\n"
+    "runs, one thread). --llama takes a shape and made-up weights, with E\n"
+    "experts, A for a token, in place of one feed-forward layer. Operations\n"
     "are two a multiply-add. Bytes are the least that can be: every weight\n"
     "once a call, the cache read and written, rows that enter, logits.\n"
     "\n"
