@@ -8,6 +8,8 @@
 #include "prefix_blocks.h"
 #include "prefix_request.h"
 #include "sampler.h"
+#include "speaker.h"
+#include "text_stream.h"
 
 typedef enum status prefix_maker(struct prefix_cache **,
                                  const struct prefix_cache_options *,
@@ -20,6 +22,7 @@ struct options {
     int max_new_tokens, block_size, capacity;
     prefix_maker *make;          /* NULL: no cache */
     bool stats;
+    const char *tokenizer;           /* NULL: beside the model */
 };
 
 static int read_kind(const struct command *command, const char *value,
@@ -60,6 +63,8 @@ static int read_option(const struct command *command, int argc, char **argv,
     if (command_option(argc, argv, i, "--capacity", &value))
         return command_int(command, "--capacity", value, 1, 1 << 20,
                            &options->capacity);
+    if (command_option(argc, argv, i, "--tokenizer", &value))
+        return command_text(command, "--tokenizer", value, &options->tokenizer);
     if (strcmp(argv[*i], "--stats") == 0)
         return options->stats = true, 0;
     return command_usage_error(command, "no option %s", argv[*i]);
@@ -80,7 +85,7 @@ static int read_options(const struct command *command, int argc,
 
 struct chat {
     const struct options *options;
-    struct tiny_gpt *model;
+    struct speaker speaker;
     struct causal_lm lm;
     struct request *request;
     struct prefix_runner runner;  /* whose cache is NULL for none */
@@ -92,22 +97,19 @@ static void chat_end(struct chat *chat)
 {
     prefix_cache_free(&chat->runner.cache);
     request_free(&chat->request);
-    tiny_gpt_free(&chat->model);
+    speaker_close(&chat->speaker);
     free(chat->text);
 }
 
 static enum status chat_begin(struct chat *chat, struct error *error)
 {
     const struct options *options = chat->options;
-    enum status status = tiny_gpt_load(&chat->model, options->model, error);
+    enum status status = speaker_open(&chat->speaker, options->model,
+                                      options->tokenizer, true, error);
     if (status != STATUS_OK)
         return status;
-    chat->lm = tiny_gpt_causal_lm(chat->model);
+    chat->lm = chat->speaker.lm;
     const int context = chat->lm.context_length;
-    if (chat->lm.vocab_size != UCHAR_MAX + 1)
-        return error_set(error, STATUS_INVALID, "text needs vocab_size %d,"
-                         " this model has %d", UCHAR_MAX + 1,
-                         chat->lm.vocab_size);
     status = request_new(&chat->request, &chat->lm, 1, context, context,
                          error);
     chat->text = calloc((size_t)context, sizeof *chat->text);
@@ -129,17 +131,23 @@ static enum status chat_add(struct chat *chat, const char *text,
                             size_t length, struct error *error)
 {
     const int context = chat->lm.context_length;
-    const int reply = chat->options->max_new_tokens;
+    const int new_tokens = chat->options->max_new_tokens;
     const int room = context - chat->count;
-    if (reply > room || length > (size_t)(room - reply))
-        return error_set(error, STATUS_INVALID,
-                         "the conversation has %d tokens, and %zu more with a"
-                         " reply of %d do not fit the context of %d (an empty"
-                         " turn starts over)", chat->count, length, reply,
-                         context);
-    for (size_t k = 0; k < length; k++)
-        chat->text[chat->count++] = (unsigned char)text[k];
-    return STATUS_OK;
+    int32_t *ids = NULL;
+    int count = 0;
+    enum status status = tokenizer_encode(chat->speaker.tokenizer, text,
+        length, chat->count == 0 ? TOKENIZER_BEGIN : 0, &ids, &count, error);
+    if (status == STATUS_OK && (new_tokens > room
+                                || count > room - new_tokens))
+        status = error_set(error, STATUS_INVALID,
+                           "the conversation has %d tokens, and %d more with"
+                           " a reply of %d do not fit the context of %d (an"
+                           " empty turn starts over)", chat->count, count,
+                           new_tokens, context);
+    for (int k = 0; k < count && status == STATUS_OK; k++)
+        chat->text[chat->count++] = ids[k];
+    free(ids);
+    return status;
 }
 
 static enum status run_prompt(struct chat *chat, const float **logits,
@@ -152,8 +160,16 @@ static enum status run_prompt(struct chat *chat, const float **logits,
                               chat->count, logits, reused, error);
 }
 
-static enum status reply(struct chat *chat, const float *logits,
-                         struct error *error)
+static bool write_text(void *context, const char *bytes, size_t length,
+                       bool whole)
+{
+    (void)context, (void)whole;
+    return fwrite(bytes, 1, length, stdout) == length;
+}
+
+static enum status choose_reply(struct chat *chat, const float *logits,
+                                struct text_stream *stream,
+                                struct error *error)
 {
     const int vocab_size = chat->lm.vocab_size;
     const int last = chat->options->max_new_tokens - 1;
@@ -164,11 +180,25 @@ static enum status reply(struct chat *chat, const float *logits,
         if (status != STATUS_OK)
             return status;
         *id = sampler_greedy(logits, vocab_size);
+        if (*id == tokenizer_eos(stream->tokenizer))
+            return STATUS_OK;
         chat->count++;
-        putchar(*id);
+        text_stream_add(stream, *id);
         if (k < last)
             status = request_feed(chat->request, id, 1, true, &logits, error);
     }
+    return status;
+}
+
+static enum status reply(struct chat *chat, const float *logits,
+                         struct error *error)
+{
+    struct text_stream stream = {
+        .tokenizer = chat->speaker.tokenizer, .show = write_text,
+        .previous = chat->text[chat->count - 1]
+    };
+    enum status status = choose_reply(chat, logits, &stream, error);
+    text_stream_end(&stream);
     putchar('\n');
     if (status == STATUS_OK && fflush(stdout) != 0)
         status = error_set(error, STATUS_IO, "cannot write: %s",
@@ -182,10 +212,14 @@ static enum status turn(struct chat *chat, const char *line, size_t length,
     const float *logits = NULL;
     int reused = 0;
     enum status status = STATUS_OK;
-    if (chat->count > chat->opening)
-        status = chat_add(chat, "\n", 1, error);
-    if (status == STATUS_OK)
-        status = chat_add(chat, line, length, error);
+    char *whole = malloc(length + 1);
+    if (whole == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the line");
+    const size_t newline = chat->count > chat->opening ? 1 : 0;
+    whole[0] = '\n';
+    memcpy(whole + newline, line, length);
+    status = chat_add(chat, whole, newline + length, error);
+    free(whole);
     const int prompt = chat->count;
     if (status == STATUS_OK)
         status = run_prompt(chat, &logits, &reused, error);
@@ -274,8 +308,9 @@ const struct command command_chat = {
     "Each --prompt, or else each line of standard input, is a turn. It is\n"
     "put behind the conversation so far, all of that is the prompt, and a\n"
     "reply of N tokens is chosen greedily. An empty turn starts over behind\n"
-    "the system TEXT. The model's vocabulary must be bytes, and a\n"
-    "conversation fit its context.\n"
+    "the system TEXT. A conversation must fit the model's context.\n"
+    "Text is for the tokenizer of --tokenizer FILE, or the one beside the\n"
+    "model. A reply ends before its N tokens where the model says EOS.\n"
     "\n"
     "  --prefix-cache  keep K/V from turn to turn: snapshots, blocks or\n"
     "                  none (none); the replies are the same\n"

@@ -10,6 +10,8 @@
 #include "chunked_prefill.h"
 #include "sampler.h"
 #include "speculative.h"
+#include "speaker.h"
+#include "text_stream.h"
 
 struct options {
     const char *model, *text, *ids;
@@ -21,6 +23,9 @@ struct options {
     int prefill_chunk;           /* 0: not said */
     const char *draft;               /* a directory, or NULL */
     int draft_tokens;                /* K, or 0 */
+    const char *tokenizer;           /* NULL: beside the model */
+    bool special;
+    const struct speaker *speaker;   /* what was opened */
 };
 
 static int read_options(const struct command *command, int argc,
@@ -44,7 +49,7 @@ static int read_options(const struct command *command, int argc,
         else if (command_option(argc, argv, &i, "--seed", &value))
             status = command_seed(command, "--seed", value, &options->seed);
         else if (command_option(argc, argv, &i, "--eos", &value))
-            status = command_int(command, "--eos", value, 0, INT_MAX,
+            status = command_int(command, "--eos", value, NO_EOS, INT_MAX,
                                  &options->eos);
         else if (strcmp(argv[i], "--json") == 0)
             options->json = true;
@@ -58,6 +63,11 @@ static int read_options(const struct command *command, int argc,
         else if (command_option(argc, argv, &i, "--draft-tokens", &value))
             status = command_int(command, "--draft-tokens", value, 1, INT_MAX,
                                  &options->draft_tokens);
+        else if (command_option(argc, argv, &i, "--tokenizer", &value))
+            status = command_text(command, "--tokenizer", value,
+                                  &options->tokenizer);
+        else if (strcmp(argv[i], "--special") == 0)
+            options->special = true;
         else
             status = command_usage_error(command, "no option %s", argv[i]);
     }
@@ -66,8 +76,6 @@ static int read_options(const struct command *command, int argc,
     if (status == 0 && (options->text == NULL) == (options->ids == NULL))
         status = command_usage_error(command,
             "either --prompt TEXT or --prompt-ids IDS is needed");
-    if (status == 0 && options->max_new_tokens < 0)
-        status = command_usage_error(command, "--max-new-tokens N is needed");
     if (status == 0 && options->draft_tokens > 0 && options->draft == NULL)
         status = command_usage_error(command,
             "--draft-tokens K needs --speculative DIR");
@@ -77,34 +85,33 @@ static int read_options(const struct command *command, int argc,
     return status;
 }
 
-enum { BYTES = 256 };
+enum { EOS_OF_TOKENIZER = -2 };
 
-static int text_ids(const struct command *command, const char *text,
-                    int vocab_size, int32_t **ids, int *count)
+static enum status read_prompt(const struct options *options,
+                               const struct tokenizer *tokenizer,
+                               int32_t **ids, int *count,
+                               struct error *error)
 {
-    struct error error;
-    const size_t length = strlen(text);
-    if (vocab_size != BYTES) {
-        error_set(&error, STATUS_INVALID, "--prompt: text needs vocab_size %d,"
-                  " this model has %d; give --prompt-ids", BYTES, vocab_size);
-        return command_failure(command, &error);
-    }
-    *ids = malloc((length + 1) * sizeof **ids);
-    if (*ids == NULL || length > INT_MAX) {
-        error_set(&error, STATUS_NO_MEMORY,
-                  "--prompt: no memory for %zu ids", length);
-        return command_failure(command, &error);
-    }
-    for (size_t i = 0; i < length; i++)
-        (*ids)[i] = (unsigned char)text[i];
-    *count = (int)length;
-    return 0;
+    const int flags = TOKENIZER_BEGIN
+        | (options->special ? TOKENIZER_SPECIAL : 0);
+    if (options->text == NULL)
+        return STATUS_OK;
+    return tokenizer_encode(tokenizer, options->text, strlen(options->text),
+                            flags, ids, count, error);
 }
 
 struct stream {
-    int vocab_size, eos, shown;
+    struct text_stream text;     /* without a tokenizer: not used */
+    int eos, shown;
     int failed;                  /* errno of a write that failed, or 0 */
 };
+
+static bool write_text(void *context, const char *bytes, size_t length,
+                       bool whole)
+{
+    (void)context, (void)whole;
+    return fwrite(bytes, 1, length, stdout) == length;
+}
 
 static bool show(void *context, const int32_t *ids, int batch)
 {
@@ -112,8 +119,8 @@ static bool show(void *context, const int32_t *ids, int batch)
     (void)batch;                 /* one row */
     if (ids[0] == stream->eos)
         return false;
-    if (stream->vocab_size == BYTES)
-        putchar(ids[0]);
+    if (stream->text.tokenizer != NULL)
+        text_stream_add(&stream->text, ids[0]);
     else
         printf(stream->shown == 0 ? "%d" : " %d", (int)ids[0]);
     stream->shown++;
@@ -184,8 +191,13 @@ static enum status decode_in_chunks(struct request *request, int chunk_size,
         int32_t *id = &text->ids[text->tokens];
         if (text->tokens > input->tokens)
             status = request_feed(request, id - 1, 1, true, &logits, error);
-        if (status == STATUS_OK)
-            status = choose(input, logits, vocab_size, id, error);
+        if (status == STATUS_OK) {
+            struct error inner = {STATUS_OK, ""};
+            status = choose(input, logits, vocab_size, id, &inner);
+            if (status != STATUS_OK)
+                error_set(error, status, "step %d, row 0: %s",
+                          text->tokens - input->tokens, inner.message);
+        }
         if (status == STATUS_OK) {
             text->tokens++;
             more = *id != input->eos_token_id;
@@ -197,27 +209,26 @@ static enum status decode_in_chunks(struct request *request, int chunk_size,
 }
 
 static enum status generate_in_chunks(const struct options *options,
-                                      struct tiny_gpt *model,
+                                      const struct causal_lm *lm,
                                       const struct generate_input *input,
                                       struct generate_output *output,
                                       struct statistics *statistics,
                                       struct error *error)
 {
-    const struct causal_lm lm = tiny_gpt_causal_lm(model);
     const int tokens = input->tokens;
-    if (input->max_new_tokens > lm.context_length - tokens)
+    if (input->max_new_tokens > lm->context_length - tokens)
         return error_set(error, STATUS_INVALID,
                          "max_new_tokens: %d prompt tokens and %d new ones "
                          "exceed context_length %d", tokens,
-                         input->max_new_tokens, lm.context_length);
+                         input->max_new_tokens, lm->context_length);
     if (!(input->temperature >= 0))
         return error_set(error, STATUS_INVALID,
                          "temperature: expected a finite number >= 0, got %g",
                          input->temperature);
-    if (input->eos_token_id >= lm.vocab_size)
+    if (input->eos_token_id >= lm->vocab_size)
         return error_set(error, STATUS_INVALID,
                          "eos_token_id: expected %d or [0, %d), got %d",
-                         NO_EOS, lm.vocab_size, (int)input->eos_token_id);
+                         NO_EOS, lm->vocab_size, (int)input->eos_token_id);
     const int chunk_size = options->prefill_chunk < tokens
         ? options->prefill_chunk : tokens;
     const int room = tokens + input->max_new_tokens;
@@ -229,7 +240,7 @@ static enum status generate_in_chunks(const struct options *options,
     if (made.ids == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %d ids", room);
     memcpy(made.ids, input->ids, (size_t)tokens * sizeof *made.ids);
-    enum status status = request_new(&request, &lm, 1, room, chunk_size,
+    enum status status = request_new(&request, lm, 1, room, chunk_size,
                                      error);
     if (status == STATUS_OK)
         status = decode_in_chunks(request, chunk_size, input, &made, error);
@@ -247,24 +258,28 @@ static enum status generate_in_chunks(const struct options *options,
 enum { DRAFT_TOKENS = 4 };
 
 static enum status generate_speculatively(const struct options *options,
-                                          const struct tiny_gpt *model,
+                                          const struct causal_lm *target,
                                           const struct generate_input *input,
                                           struct generate_output *output,
                                           struct statistics *statistics,
                                           struct error *error)
 {
-    struct tiny_gpt *small = NULL;
-    enum status status = tiny_gpt_load(&small, options->draft, error);
-    if (status != STATUS_OK)
+    struct speaker small = {0};
+    enum status status = speaker_open(&small, options->draft, NULL, false, error);
+    if (status == STATUS_OK)
+        status = speaker_check_same(options->speaker, &small, "--speculative",
+                                    error);
+    if (status != STATUS_OK) {
+        speaker_close(&small);
         return status;
-    const struct causal_lm target = tiny_gpt_causal_lm(model);
-    const struct causal_lm draft = tiny_gpt_causal_lm(small);
+    }
+    const struct causal_lm draft = small.lm;
     struct speculative_output made = {0};
-    status = speculative_generate(&target, &draft, input,
+    status = speculative_generate(target, &draft, input,
                                   options->draft_tokens > 0
                                       ? options->draft_tokens : DRAFT_TOKENS,
                                   &made, error);
-    tiny_gpt_free(&small);
+    speaker_close(&small);
     if (status == STATUS_OK) {
         *output = (struct generate_output){made.ids, 1, made.tokens};
         statistics->speculated = true;
@@ -274,41 +289,46 @@ static enum status generate_speculatively(const struct options *options,
 }
 
 static enum status continue_prompt(const struct options *options,
-                                   struct tiny_gpt *model,
                                    const struct generate_input *input,
                                    struct generate_output *output,
                                    struct statistics *statistics,
                                    struct error *error)
 {
-    (void)options;               /* says which of the runs it is to be */
-    (void)statistics;
-    if (options->prefill_chunk > 0)
-        return generate_in_chunks(options, model, input, output, statistics,
-                                  error);
+    const struct causal_lm *lm = &options->speaker->lm;
     if (options->draft != NULL)
-        return generate_speculatively(options, model, input, output, statistics,
+        return generate_speculatively(options, lm, input, output, statistics,
                                       error);
-    return tiny_gpt_generate(model, input, output, error);
+    if (options->prefill_chunk > 0)
+        return generate_in_chunks(options, lm, input, output, statistics,
+                                  error);
+    struct options usual = *options;
+    struct statistics unsaid = *statistics;
+    usual.prefill_chunk = PROMPT_CHUNK;
+    return generate_in_chunks(&usual, lm, input, output, &unsaid, error);
 }
 
 enum { SAMPLING_STREAM = 6 };
 
 static int generate(const struct command *command,
-                    const struct options *options, struct tiny_gpt *model,
-                    const int32_t *ids, int count)
+                    const struct options *options, const int32_t *ids,
+                    int count)
 {
+    const struct speaker *speaker = options->speaker;
+    const int room = speaker->lm.context_length - count;
     struct generator generator;
     struct stream stream = {
-        .vocab_size = tiny_gpt_config(model)->vocab_size,
-        .eos = options->eos,
+        .text = {.tokenizer = speaker->tokenizer, .show = write_text,
+                 .previous = count > 0 ? ids[count - 1] : -1},
+        .eos = options->eos != EOS_OF_TOKENIZER ? options->eos
+            : speaker->tokenizer != NULL ? tokenizer_eos(speaker->tokenizer)
+                                         : NO_EOS,
     };
     struct generate_input input = {
         .ids = ids, .batch = 1, .tokens = count,
-        .max_new_tokens = options->max_new_tokens,
-        .temperature = options->temperature,
-        .eos_token_id = options->eos,
-        .generator = &generator,
-        .on_step = options->json ? NULL : show,
+        .max_new_tokens = options->max_new_tokens >= 0 ? options->max_new_tokens
+            : room > 0 ? room : 0,
+        .temperature = options->temperature, .eos_token_id = stream.eos,
+        .generator = &generator, .on_step = options->json ? NULL : show,
         .context = &stream,
     };
     generator_seed(&generator, options->seed, SAMPLING_STREAM);
@@ -320,14 +340,18 @@ static int generate(const struct command *command,
                   "the prompt is empty: expected at least one token");
         return command_failure(command, &error);
     }
-    if (continue_prompt(options, model, &input, &output, &statistics,
-                        &error) != STATUS_OK)
+    if (continue_prompt(options, &input, &output, &statistics, &error)
+        != STATUS_OK)
         return command_failure(command, &error);
+    if (stream.failed == 0 && !options->json && speaker->tokenizer != NULL) {
+        text_stream_end(&stream.text);
+        stream.failed = fflush(stdout) == 0 ? 0 : errno;
+    }
     if (stream.failed != 0)
         error_set(&error, STATUS_IO, "cannot write: %s", strerror(stream.failed));
     else if (options->json)
         print_json(&output, count);
-    else if (stream.vocab_size != BYTES || options->stats
+    else if (speaker->tokenizer == NULL || options->stats
              || isatty(STDOUT_FILENO))
         putchar('\n');
     statistics.generated = output.tokens - count;
@@ -339,8 +363,9 @@ static int generate(const struct command *command,
 
 static int run(const struct command *command, int argc, char **argv)
 {
-    struct options options = { .max_new_tokens = -1, .eos = NO_EOS };
-    struct tiny_gpt *model = NULL;
+    struct speaker speaker = {0};
+    struct options options = {.max_new_tokens = -1, .eos = EOS_OF_TOKENIZER,
+                              .speaker = &speaker};
     struct error error;
     int32_t *ids = NULL;
     int count = 0, status = read_options(command, argc, argv, &options);
@@ -348,31 +373,39 @@ static int run(const struct command *command, int argc, char **argv)
         status = command_ids(command, "--prompt-ids", options.ids, &ids,
                              &count);
     if (status == 0
-        && tiny_gpt_load(&model, options.model, &error) != STATUS_OK)
+        && (speaker_open(&speaker, options.model, options.tokenizer,
+                         options.text != NULL, &error) != STATUS_OK
+            || read_prompt(&options, speaker.tokenizer, &ids, &count, &error)
+               != STATUS_OK))
         status = command_failure(command, &error);
-    if (status == 0 && options.text != NULL)
-        status = text_ids(command, options.text,
-                          tiny_gpt_config(model)->vocab_size, &ids, &count);
     if (status == 0)
-        status = generate(command, &options, model, ids, count);
+        status = generate(command, &options, ids, count);
     free(ids);
-    tiny_gpt_free(&model);
+    speaker_close(&speaker);
     return status;
 }
 
 const struct command command_generate = {
     "generate", "continue a prompt",
     "usage: tinygpt generate --model DIR (--prompt TEXT | --prompt-ids IDS)\n"
-    "                        --max-new-tokens N [--temperature X]\n"
+    "                        [--max-new-tokens N] [--temperature X]\n"
     "                        [--seed S] [--eos ID] [--json] [--stats]\n"
     "                        [--prefill-chunk C]\n"
     "                        [--speculative DIR [--draft-tokens K]]\n"
+    "                        [--tokenizer FILE] [--special]\n"
     "\n"
-    "Continues the prompt by up to N tokens, greedily (temperature 0) or by\n"
-    "sampling with the numbers of seed S (0). --eos stops at that id. TEXT\n"
-    "is bytes and needs a vocabulary of 256; IDS are like 1,2,3. Text or\n"
-    "ids appear as they are generated; --json gives {\"tokens\":[...]} with\n"
-    "the new ids at the end. --stats counts on standard error.\n"
+    "Continues the prompt by N tokens at most (default: by as many as the\n"
+    "context has room for), greedily (temperature 0) or by sampling with\n"
+    "the numbers of seed S (0). IDS are like 1,2,3.\n"
+    "TEXT is for the model's tokenizer: that of --tokenizer (a directory with\n"
+    "vocab.json and merges.txt, a tokenizer.bin, or the word bytes), or the one\n"
+    "beside the model, or bytes when it has 256 ids; with --special, names like\n"
+    "<|endoftext|> in it are meant. DIR may be a model of the hub, or a .bin\n"
+    "file of llama2.c. Generation stops at the tokenizer's EOS, or at the id of\n"
+    "--eos (-1: at none).\n"
+    "Text or ids appear as they are generated; --json gives\n"
+    "{\"tokens\":[...]} with the new ids at the end. --stats counts on\n"
+    "standard error.\n"
     "\n"
     "--prefill-chunk feeds the prompt in calls of at most C tokens and decodes\n"
     "in the storage of one request. The tokens are the same.\n"

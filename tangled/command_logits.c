@@ -4,37 +4,52 @@
 #include <stdlib.h>
 #include <string.h>
 #include "model_file.h"
+#include "request.h"
+#include "speaker.h"
 
 struct options {
-    const char *model, *prompt, *continuation;
+    const char *model, *tokenizer;
+    const char *prompt, *continuation;           /* ids */
+    const char *prompt_text, *continuation_text;
     bool no_cache, json;
 };
+
+static int read_option(const struct command *command, int argc, char **argv,
+                       int *i, struct options *options)
+{
+    const struct { const char *name; const char **value; } values[] = {
+        {"--model", &options->model}, {"--tokenizer", &options->tokenizer},
+        {"--prompt-ids", &options->prompt},
+        {"--continuation-ids", &options->continuation},
+        {"--prompt", &options->prompt_text},
+        {"--continuation", &options->continuation_text}
+    };
+    const char *value;
+    for (size_t k = 0; k < sizeof values / sizeof *values; k++)
+        if (command_option(argc, argv, i, values[k].name, &value))
+            return command_text(command, values[k].name, value,
+                                values[k].value);
+    if (strcmp(argv[*i], "--no-cache") == 0)
+        return options->no_cache = true, 0;
+    if (strcmp(argv[*i], "--json") == 0)
+        return options->json = true, 0;
+    return command_usage_error(command, "no option %s", argv[*i]);
+}
 
 static int read_options(const struct command *command, int argc,
                         char **argv, struct options *options)
 {
     int status = 0;
-    for (int i = 1; i < argc && status == 0; i++) {
-        const char *value;
-        if (command_option(argc, argv, &i, "--model", &value))
-            status = command_text(command, "--model", value, &options->model);
-        else if (command_option(argc, argv, &i, "--prompt-ids", &value))
-            status = command_text(command, "--prompt-ids", value, &options->prompt);
-        else if (command_option(argc, argv, &i, "--continuation-ids", &value))
-            status = command_text(command, "--continuation-ids", value,
-                                  &options->continuation);
-        else if (strcmp(argv[i], "--no-cache") == 0)
-            options->no_cache = true;
-        else if (strcmp(argv[i], "--json") == 0)
-            options->json = true;
-        else
-            status = command_usage_error(command, "no option %s", argv[i]);
-    }
-    if (status == 0 && (options->model == NULL || options->prompt == NULL
-                        || options->continuation == NULL))
+    for (int i = 1; i < argc && status == 0; i++)
+        status = read_option(command, argc, argv, &i, options);
+    if (status == 0
+        && (options->model == NULL
+            || (options->prompt == NULL) == (options->prompt_text == NULL)
+            || (options->continuation == NULL)
+               == (options->continuation_text == NULL)))
         status = command_usage_error(command, "--model DIR, --prompt-ids"
                                      " IDS and --continuation-ids IDS are"
-                                     " needed");
+                                     " needed, or text for them");
     return status;
 }
 
@@ -45,16 +60,34 @@ struct sequence {
     float *rows;                 /* [continuation, V] */
 };
 
+static int read_either(const struct command *command,
+                       const struct tokenizer *tokenizer, const char *option,
+                       const char *list, const char *text, int flags,
+                       int32_t **ids, int *count)
+{
+    struct error error;
+    if (text == NULL)
+        return command_ids(command, option, list, ids, count);
+    if (tokenizer_encode(tokenizer, text, strlen(text), flags, ids, count,
+                         &error) != STATUS_OK)
+        return command_failure(command, &error);
+    return 0;
+}
+
 static int read_sequence(const struct command *command,
                          const struct options *options,
+                         const struct tokenizer *tokenizer,
                          struct sequence *sequence)
 {
     int32_t *tail = NULL;
-    int status = command_ids(command, "--prompt-ids", options->prompt,
-                             &sequence->ids, &sequence->prompt);
+    int status = read_either(command, tokenizer, "--prompt-ids",
+                             options->prompt, options->prompt_text,
+                             TOKENIZER_BEGIN, &sequence->ids,
+                             &sequence->prompt);
     if (status == 0)
-        status = command_ids(command, "--continuation-ids",
-                             options->continuation, &tail,
+        status = read_either(command, tokenizer, "--continuation-ids",
+                             options->continuation,
+                             options->continuation_text, 0, &tail,
                              &sequence->continuation);
     size_t room = (size_t)sequence->prompt + (size_t)sequence->continuation;
     int32_t *joined = status != 0 ? NULL
@@ -73,7 +106,7 @@ static int read_sequence(const struct command *command,
 }
 
 static enum status check_sequence(const struct sequence *sequence,
-                                  const struct gpt_config *config,
+                                  const struct causal_lm *config,
                                   struct error *error)
 {
     if (sequence->prompt < 1)
@@ -98,41 +131,38 @@ static enum status check_sequence(const struct sequence *sequence,
 }
 
 static enum status take_row(struct sequence *sequence, int k,
-                            const struct tensor *logits,
-                            struct error *error)
+                            const float *logits, struct error *error)
 {
     const size_t width = (size_t)sequence->vocab_size;
-    const float *last = logits->data + (size_t)(logits->shape[1] - 1) * width;
     for (size_t v = 0; v < width; v++) {
-        if (!isfinite(last[v]))
+        if (!isfinite(logits[v]))
             return error_set(error, STATUS_INVALID, "row %d: logits[%zu]: "
                              "expected a number, got %g", k, v,
-                             (double)last[v]);
-        sequence->rows[(size_t)k * width + v] = last[v];
+                             (double)logits[v]);
+        sequence->rows[(size_t)k * width + v] = logits[v];
     }
     return STATUS_OK;
 }
 
-static enum status compute_rows(const struct tiny_gpt *model, bool cached,
+static enum status compute_rows(const struct causal_lm *lm, bool cached,
                                 struct sequence *sequence,
                                 struct error *error)
 {
-    struct forward_output last = { 0 };
-    enum status status = STATUS_OK;
+    struct request *request = NULL;
+    const int tokens = sequence->prompt + sequence->continuation;
+    const float *logits = NULL;
+    enum status status = request_new(&request, lm, 1, tokens, tokens, error);
     for (int k = 0; k < sequence->continuation && status == STATUS_OK; k++) {
-        struct forward_input input = { .batch = 1, .use_cache = cached };
-        struct forward_output output = { 0 };
         const int seen = cached && k > 0 ? sequence->prompt + k - 1 : 0;
-        input.ids = sequence->ids + seen;
-        input.tokens = sequence->prompt + k - seen;
-        input.past_key_values = seen > 0 ? &last.past_key_values : NULL;
-        status = tiny_gpt_forward(model, &input, &output, error);
-        forward_output_free(&last);
-        last = output;
+        if (seen == 0)
+            kv_cache_reset(request_cache(request));
+        status = request_feed(request, sequence->ids + seen,
+                              sequence->prompt + k - seen, true, &logits,
+                              error);
         if (status == STATUS_OK)
-            status = take_row(sequence, k, &last.logits, error);
+            status = take_row(sequence, k, logits, error);
     }
-    forward_output_free(&last);
+    request_free(&request);
     return status;
 }
 
@@ -160,11 +190,10 @@ static void print_rows(const struct sequence *sequence, bool json)
 
 static int print_logits(const struct command *command,
                         const struct options *options,
-                        const struct tiny_gpt *model,
+                        const struct causal_lm *config,
                         struct sequence *sequence)
 {
     struct error error;
-    const struct gpt_config *config = tiny_gpt_config(model);
     enum status status = check_sequence(sequence, config, &error);
     sequence->vocab_size = config->vocab_size;
     if (status == STATUS_OK) {
@@ -176,7 +205,7 @@ static int print_logits(const struct command *command,
                                sequence->continuation, config->vocab_size);
     }
     if (status == STATUS_OK)
-        status = compute_rows(model, !options->no_cache, sequence, &error);
+        status = compute_rows(config, !options->no_cache, sequence, &error);
     if (status != STATUS_OK)
         return command_failure(command, &error);
     print_rows(sequence, options->json);
@@ -187,26 +216,33 @@ static int run(const struct command *command, int argc, char **argv)
 {
     struct options options = { 0 };
     struct sequence sequence = { 0 };
-    struct tiny_gpt *model = NULL;
+    struct speaker speaker = { 0 };
     struct error error;
     int status = read_options(command, argc, argv, &options);
-    if (status == 0)
-        status = read_sequence(command, &options, &sequence);
+    const bool text = options.prompt_text != NULL
+        || options.continuation_text != NULL;
+    if (status == 0 && !text)
+        status = read_sequence(command, &options, NULL, &sequence);
     if (status == 0
-        && tiny_gpt_load(&model, options.model, &error) != STATUS_OK)
+        && speaker_open(&speaker, options.model, options.tokenizer, text,
+                        &error) != STATUS_OK)
         status = command_failure(command, &error);
+    if (status == 0 && text)
+        status = read_sequence(command, &options, speaker.tokenizer,
+                               &sequence);
     if (status == 0)
-        status = print_logits(command, &options, model, &sequence);
+        status = print_logits(command, &options, &speaker.lm, &sequence);
     free(sequence.ids);
     free(sequence.rows);
-    tiny_gpt_free(&model);
+    speaker_close(&speaker);
     return status;
 }
 
 const struct command command_logits = {
     "logits", "the rows that predict each id of a continuation",
-    "usage: tinygpt logits --model DIR --prompt-ids IDS\n"
-    "                      --continuation-ids IDS [--no-cache] [--json]\n"
+    "usage: tinygpt logits --model DIR (--prompt TEXT | --prompt-ids IDS)\n"
+    "                      (--continuation TEXT | --continuation-ids IDS)\n"
+    "                      [--tokenizer FILE] [--no-cache] [--json]\n"
     "\n"
     "Prints one row of logits for each id of the continuation, as predicted\n"
     "before that id is fed. IDS are like 1,2,3. The rows come through the\n"

@@ -22,6 +22,7 @@
 #include "command_int8.h"
 #include "command_batching.h"
 #include "command_tensors.h"
+#include "command_tokenize.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -43,6 +44,7 @@ static const struct command *const commands[] = {
     &command_int8,
     &command_batching,
     &command_tensors,
+    &command_tokenize,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

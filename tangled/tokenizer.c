@@ -133,6 +133,23 @@ int tokenizer_eos(const struct tokenizer *tokenizer)
     return tokenizer->eos;
 }
 
+int tokenizer_difference(const struct tokenizer *one,
+                         const struct tokenizer *other)
+{
+    const int counts[] = {tokenizer_count(one), tokenizer_count(other)};
+    const int most = counts[0] > counts[1] ? counts[0] : counts[1];
+    for (int32_t id = 0; id < most; id++) {
+        size_t lengths[2];
+        const unsigned char *a = tokenizer_bytes(one, id, &lengths[0]);
+        const unsigned char *b = tokenizer_bytes(other, id, &lengths[1]);
+        if (is_token(one, id) != is_token(other, id)
+            || lengths[0] != lengths[1] || memcmp(a, b, lengths[0]) != 0
+            || tokenizer_special(one, id) != tokenizer_special(other, id))
+            return id;
+    }
+    return -1;
+}
+
 enum { BYTES = 256 };
 
 static enum status encode_bytes(const struct tokenizer *tokenizer,

@@ -77,5 +77,9 @@ int tokenizer_count(const struct tokenizer *tokenizer);
    there is none. */
 int tokenizer_bos(const struct tokenizer *tokenizer);
 int tokenizer_eos(const struct tokenizer *tokenizer);
+/* The first id that is another token in the one than in the other; -1 when
+   all are alike. Two models can read each other's ids only then. */
+int tokenizer_difference(const struct tokenizer *one,
+                         const struct tokenizer *other);
 
 #endif

@@ -100,8 +100,9 @@ static enum status open_in(struct tokenizer **tokenizer,
     for (int k = 0; k < 2; k++)
         if (has(directory, names[k]) && spell(&path, directory, names[k]))
             return open_scores(tokenizer, path.text, vocab_size, error);
-    return file_error(error, STATUS_INVALID, directory, "has no tokenizer,"
-                      " neither vocab.json and merges.txt nor tokenizer.bin");
+    return file_error(error, STATUS_INVALID, directory, "has neither"
+                      " vocab.json and merges.txt nor tokenizer.bin, and text"
+                      " without them needs vocab_size 256");
 }
 
 static void directory_of(struct path *directory, const char *path)

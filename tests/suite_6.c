@@ -1289,6 +1289,25 @@ static struct tiny_gpt *byte_model(void)
     return model;
 }
 
+START_TEST(a_run_without_a_number_fills_the_context)
+{
+    struct tiny_gpt *model = byte_model();
+    put_on_disk(model);
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt abc"), 0);
+    ck_assert_str_eq(said, "ccccccccccccccccc");
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt-ids 97"
+                             " --eos 98 --prompt-ids 99 --json"), 0);
+    ck_assert_int_eq((int)strlen(said), 12 + 3 * 19 + 1);
+    ck_assert_int_eq(tinygpt("generate --model DIR --prompt 01234567890123"
+                             "456789"), 0);
+    ck_assert_str_eq(said, "");
+    complains("generate --model DIR --prompt 012345678901234567890", 1,
+              "context_length 20");
+    take_off_disk();
+    tiny_gpt_free(&model);
+}
+END_TEST
+
 START_TEST(text_goes_in_and_comes_out_as_bytes)
 {
     struct tiny_gpt *model = byte_model();
@@ -1379,7 +1398,6 @@ START_TEST(the_commands_refuse_bad_input_in_one_line)
     complains("generate --model DIR --max-new-tokens 1", 2, "--prompt");
     complains("generate --model DIR --prompt a --prompt-ids 1 "
               "--max-new-tokens 1", 2, "--prompt");
-    complains("generate --model DIR --prompt-ids 1", 2, "--max-new-tokens");
     complains("generate --prompt-ids 1 --max-new-tokens 1", 2, "--model");
     complains("generate --model DIR --frobnicate", 2, "--frobnicate");
     complains("logits --model DIR --prompt-ids '' --continuation-ids 1", 1,
@@ -1554,6 +1572,8 @@ static const struct test tests[] = {
     TEST(the_generate_command_stops_at_eos, 3, "showing what is generated"),
     TEST(statistics_count_tokens_and_leave_the_output_alone, 3,
          "counting what was generated"),
+    TEST(a_run_without_a_number_fills_the_context, 2,
+         "describe the request"),
     TEST(text_goes_in_and_comes_out_as_bytes, 3, "reading a prompt"),
     TEST(the_logits_command_gives_the_rows_that_predict, 3,
          "feed what row k has not seen"),
