@@ -56,9 +56,9 @@ static void print_phase(FILE *out, const struct phase_report *report,
 void phase_print_text(FILE *out, const struct phase_report *report)
 {
     const struct phase_plan *plan = &report->plan;
-    fprintf(out, "%s: %s, one thread\nbatch %d, prompt %d, then %d steps of one"
-            " token\n\n", phase_label, report->model, plan->batch, plan->prompt,
-            plan->steps);
+    fprintf(out, "%s: %s, one thread\nbatch %d, prompt %d, then %d steps of"
+            " one token\n\n", phase_label, report->model, plan->batch,
+            plan->prompt, plan->steps);
     print_products(out, "prefill", &report->prefill);
     print_products(out, "decode, the first step", &report->decode);
     fprintf(out, "\n%-7s  %5s  %9s  %9s  %9s  %9s  %9s  %9s", "phase", "rows",

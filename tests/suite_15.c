@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include "expert_load.h"
 #include "expert_study.h"
+#include "held.h"
 #include "llama_experts.h"
 #include "swiglu.h"
 #define LLAMA small_moe_config
@@ -1255,6 +1256,30 @@ START_TEST(total_and_active_are_those_of_a_known_model)
 }
 END_TEST
 
+/* Chapter 14 predicted such models before there were any. */
+START_TEST(the_audit_predicts_a_model_of_experts_tensor_by_tensor)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        struct llama_config config = small_moe_config();
+        config.tie_word_embeddings = tied == 1;
+        struct ownership own;
+        struct llama_size size;
+        expect_ok(ownership_of_llama(&own, &config, &error), &error);
+        struct llama *model = new_llama(&config);
+        const size_t count = llama_tensor_count(model);
+        struct held_tensor *held = calloc(count, sizeof *held);
+        ck_assert_ptr_nonnull(held);
+        ck_assert_uint_eq(held_by_llama(model, held), count);
+        expect_ok(ownership_check(&own, held, count, &error), &error);
+        ck_assert(llama_config_size(&config, &size));
+        ck_assert_uint_eq(own.total, size.total);
+        ck_assert_uint_eq(own.active, size.active);
+        free(held);
+        llama_free(&model);
+    }
+}
+END_TEST
+
 START_TEST(a_peak_is_the_largest_count_over_the_mean_of_all)
 {
     const struct { size_t counts[4]; double want; } table[] = {
@@ -1515,6 +1540,7 @@ static const struct test tests[] = {
     TEST(a_call_survives_each_failed_allocation, 2, BRANCH),
     TEST(active_parameters_of_a_token_are_not_the_stored_ones, 2, IDLE),
     TEST(total_and_active_are_those_of_a_known_model, 2, IDLE),
+    TEST(the_audit_predicts_a_model_of_experts_tensor_by_tensor, 2, IDLE),
     TEST(a_peak_is_the_largest_count_over_the_mean_of_all, 2, PEAK),
     TEST(dropped_assignments_are_asked_for_and_not_kept, 2, KEPT),
     TEST(the_labs_check_of_single_tokens, 3, BRANCH),
