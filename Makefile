@@ -48,7 +48,8 @@ flags_kernels := $(KERNELS:%=-DKERNELS='"%"')
 CHECK_CFLAGS := $(shell pkg-config --cflags check 2>/dev/null)
 CHECK_LIBS   := $(shell pkg-config --libs check 2>/dev/null || echo -lcheck)
 # the suites count allocations and make the n-th fail: tests/support
-WRAP     := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free
+WRAP     := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free \
+            -Wl,--wrap=mmap,--wrap=munmap
 
 VARIANT  ?=
 BUILD    := build$(VARIANT:%=/%)$(KERNELS:%=/kernels-%)

@@ -327,13 +327,13 @@ static enum status look_at_llama(const struct llama_config *config,
     if (status == STATUS_OK && config->n_experts > 0)
         status = look_at(shards, config->n_experts, c, error,
                          LAYER "block_sparse_moe.gate.weight", 0);
+    for (int l = 0; l < config->n_layers && status == STATUS_OK; l++)
+        status = look_at(shards, 0, 0, error,
+                         LAYER "input_layernorm.weight", l);
     for (int l = 0; l < config->n_layers; l++)
         for (int e = 0; e < config->n_experts && status == STATUS_OK; e++)
             status = look_at(shards, config->d_ff, c, error, LAYER
                              "block_sparse_moe.experts.%d.w1.weight", l, e);
-    for (int l = 0; l < config->n_layers && status == STATUS_OK; l++)
-        status = look_at(shards, 0, 0, error,
-                         LAYER "input_layernorm.weight", l);
     return status;
 }
 

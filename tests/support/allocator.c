@@ -1,6 +1,8 @@
 #include "allocator.h"
+#include <errno.h>
 #include <malloc.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 static long calls, live, bytes, asked, fail_at;
 static bool failed;
@@ -13,6 +15,12 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *block, size_t size);
 void __wrap_free(void *block);
+void *__real_mmap(void *at, size_t size, int access, int kind, int file,
+                  off_t offset);
+int __real_munmap(void *block, size_t size);
+void *__wrap_mmap(void *at, size_t size, int access, int kind, int file,
+                  off_t offset);
+int __wrap_munmap(void *block, size_t size);
 
 static bool fails(size_t size)
 {
@@ -62,6 +70,25 @@ void __wrap_free(void *block)
 {
     count(block, -1);
     __real_free(block);
+}
+
+/* A mapping is a block without bytes. */
+void *__wrap_mmap(void *at, size_t size, int access, int kind, int file,
+                  off_t offset)
+{
+    if (fails(0)) {
+        errno = ENOMEM;
+        return MAP_FAILED;
+    }
+    void *block = __real_mmap(at, size, access, kind, file, offset);
+    live += block != MAP_FAILED;
+    return block;
+}
+
+int __wrap_munmap(void *block, size_t size)
+{
+    live--;
+    return __real_munmap(block, size);
 }
 
 void allocator_fail_at(long n)

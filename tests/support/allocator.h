@@ -14,6 +14,8 @@
        }
        thing_free(&thing);                  (the last call succeeded)
 
+   A mapping of a file counts as an allocation, of no bytes.
+
    Read the count right after the call: Check is linked into the suite too,
    and its assertions allocate. */
 #ifndef ALLOCATOR_H
