@@ -1444,6 +1444,32 @@ START_TEST(the_command_lists_what_the_files_hold)
 }
 END_TEST
 
+/* The command of chapter 14, through the one door. */
+START_TEST(the_audit_predicts_every_family)
+{
+    static const struct { const char *path; int floats; } models[] = {
+        {"tests/golden/gpt2_tiny", 92640},
+        {"tests/golden/gpt2_tiny_bf16", 92640},
+        {"tests/golden/llama_tiny", 19424}, {"book/checkpoint", 484416}
+    };
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++) {
+        char line[160], want[64];
+        snprintf(line, sizeof line, "phases --model %s --owners --json",
+                 models[k].path);
+        const char *text = run_program(line, 0);
+        snprintf(want, sizeof want, "\"total\": %d", models[k].floats);
+        ck_assert_ptr_nonnull(strstr(text, want));
+        snprintf(want, sizeof want, "\"held\": %d, \"copied\"",
+                 models[k].floats);
+        ck_assert_ptr_nonnull(strstr(text, want));
+    }
+    const char *text = run_program("phases --model tests/golden/llama_tiny"
+                                   " --prompt 4 --steps 2 --repeats 1", 0);
+    ck_assert_ptr_nonnull(strstr(text, "CPU, diagnostic"));
+    ck_assert_ptr_nonnull(strstr(text, "gate_proj"));
+}
+END_TEST
+
 START_TEST(the_command_refuses_in_one_line)
 {
     const char *out = run_program("tensors --model /dev/null", 1);
@@ -1545,6 +1571,8 @@ static const struct test tests[] = {
     TEST(opening_survives_each_failed_allocation_and_mapping, 1,
          "open and close a checkpoint"),
     TEST(the_command_lists_what_the_files_hold, 3, "print the sums"),
+    TEST(the_audit_predicts_every_family, 3,
+         "open a subject through the one door"),
     TEST(the_command_refuses_in_one_line, 3, "run the tensors command"),
 };
 
