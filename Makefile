@@ -103,6 +103,22 @@ $(SUITES): %: %.o $(SUPPORT) $(B)/libtinygpt.a | $(B)/tinygpt
 	@$(CC) $(CFLAGS) $(WRAP) $^ $(CHECK_LIBS) $(LDLIBS) -o $@
 -include $(wildcard $(B)/obj/*.d $(B)/support/*.d $(B)/*.d)
 
+# one program for each way in that is not ours to trust
+FUZZERS := $(patsubst tests/fuzz/%.c,$(B)/fuzz-%,$(wildcard tests/fuzz/*.c))
+$(FUZZERS): $(B)/fuzz-%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) \
+    $(B)/libtinygpt.a
+	@$(CC) $(CFLAGS) -fsanitize=fuzzer -I$(B)/src $< $(B)/libtinygpt.a \
+	    $(LDLIBS) -o $@
+.PHONY: fuzzed
+fuzzed: $(FUZZERS)
+	@for f in $^; do name=$${f##*/fuzz-}; corpus=$(BUILD)/corpus/$$name; \
+	    mkdir -p $$corpus; $$f -runs=$(RUNS) -max_len=4096 -timeout=10 \
+	    -print_final_stats=1 -artifact_prefix=$(BUILD)/$$name- $$corpus \
+	    $$(ls -d tests/fuzz/seeds/$$name 2>/dev/null) > $$corpus.log 2>&1 \
+	    || { tail -40 $$corpus.log; exit 1; }; \
+	    echo "$$name: $$(sed -n 's/^stat::number_of_executed_units: *//p' \
+	        $$corpus.log) inputs without a finding"; done
+
 .PHONY: verdict program suites wrong-paths tier some-seeds
 program: $(B)/tinygpt ; @:
 suites: $(SUITES) ; @:
@@ -156,11 +172,12 @@ else
 # ------------------------------------------------------------------- targets
 ONE := $(MAKE) --no-print-directory N
 SEEDS ?= 20
+RUNS  ?= 100000
 IS_STAGE = [ -n "$(filter $*,$(STAGES))" ] || \
     { echo "no chapter $*: the book has $(STAGES)" >&2; exit 1; }
 
 .PHONY: compile check check-every seeds wrong tangled check-tangled tools \
-    asan valgrind coverage clang lint clean help
+    asan valgrind coverage clang fuzz lint clean help
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
 	@$(IS_STAGE)
 	+@$(ONE)=$* verdict
@@ -188,6 +205,11 @@ asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
 valgrind: $(TANGLE)  ## every suite under valgrind
 	+@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
 	 RUN='valgrind -q --leak-check=full --error-exitcode=9' program verdict
+fuzz: $(TANGLE)  ## what reads files, with RUNS=100000 made-up inputs each
+	+@$(ONE)=$(LAST) VARIANT=fuzz CC=clang RUNS=$(RUNS) \
+	 OPTIMIZE='-O1 -Wno-pass-failed' \
+	 EXTRA='-fsanitize=fuzzer-no-link,address,undefined \
+	 -fno-sanitize-recover=all' fuzzed
 clang: $(TANGLE)  ## every suite compiled with clang
 	+@$(ONE)=$(LAST) ALL=1 VARIANT=clang CC=clang program verdict
 coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
