@@ -20,7 +20,7 @@
 #define BEGIN "begin anew, and feed the prompt"
 #define DOOR "refuse a position that is not the next"
 #define FIT "refuse a text that does not fit"
-#define TOKEN "refuse a token that the model does not have"
+#define TOKEN "refuse an id of the text that is none"
 #define HANDOFF "hand the whole prompt over"
 #define ORDER "record the prediction, then consume its token"
 #define PLACE "consume token k at its place in the text"
