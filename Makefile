@@ -113,7 +113,8 @@ $(FUZZERS): $(B)/fuzz-%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) \
 fuzzed: $(FUZZERS)
 	@for f in $^; do name=$${f##*/fuzz-}; corpus=$(BUILD)/corpus/$$name; \
 	    mkdir -p $$corpus; $$f -runs=$(RUNS) -max_len=4096 -timeout=10 \
-	    -print_final_stats=1 -artifact_prefix=$(BUILD)/$$name- $$corpus \
+	    -print_final_stats=1 -artifact_prefix=$(BUILD)/$$name- \
+	    $$(ls tests/fuzz/$$name.dict 2>/dev/null | sed 's/^/-dict=/') $$corpus \
 	    $$(ls -d tests/fuzz/seeds/$$name 2>/dev/null) > $$corpus.log 2>&1 \
 	    || { tail -40 $$corpus.log; exit 1; }; \
 	    echo "$$name: $$(sed -n 's/^stat::number_of_executed_units: *//p' \
@@ -126,7 +127,7 @@ suites: $(SUITES) ; @:
 verdict: $(SUITES:%=%.passed$(TRY))
 	@cat $^
 	@$(if $^,true,echo "no suite for chapter $(N) yet")
-%.passed$(TRY): % $(B)/tinygpt $(wildcard tests/golden/*)
+%.passed$(TRY): % $(B)/tinygpt $(wildcard tests/golden/* tests/golden/*/*)
 	@$(RUN) $< --chunks $(B)/src/.places $(SEED:%=--seed %) > $@.log \
 	    || { cat $@.log; rm -f $@; exit 1; }
 	@mv $@.log $@
