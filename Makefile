@@ -177,7 +177,7 @@ RUNS  ?= 100000
 IS_STAGE = [ -n "$(filter $*,$(STAGES))" ] || \
     { echo "no chapter $*: the book has $(STAGES)" >&2; exit 1; }
 
-.PHONY: compile check check-every seeds wrong tangled check-tangled tools \
+.PHONY: compile check check-every check-checkpoint seeds wrong tangled check-tangled tools \
     asan valgrind coverage clang fuzz lint clean help
 chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
 	@$(IS_STAGE)
@@ -206,6 +206,11 @@ asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
 valgrind: $(TANGLE)  ## every suite under valgrind
 	+@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
 	 RUN='valgrind -q --leak-check=full --error-exitcode=9' program verdict
+check-checkpoint: compile  ## a model of yours, DIR=…, against what is beside it
+	@[ -n "$(DIR)" ] || { echo "make check-checkpoint DIR=…" >&2; exit 2; }
+	@$(CC) $(CFLAGS) -Ibuild/$(LAST)/src tests/tool/check_checkpoint.c \
+	    build/$(LAST)/libtinygpt.a $(LDLIBS) -o build/bin/check_checkpoint
+	@build/bin/check_checkpoint "$(DIR)"
 fuzz: $(TANGLE)  ## what reads files, with RUNS=100000 made-up inputs each
 	+@$(ONE)=$(LAST) VARIANT=fuzz CC=clang RUNS=$(RUNS) \
 	 OPTIMIZE='-O1 -Wno-pass-failed' \
