@@ -314,47 +314,60 @@ static void trace_leave(struct trace *trace, int k)
             (size_t)(--trace->count - k) * sizeof trace->line[0]);
 }
 
-/* Budget, slots, order; returns the tokens of the step. */
-static int expect_lawful(struct trace *trace,
-                         const struct slot_share *shares)
+/* An assertion that holds has its price too, and these hold a million times.
+   So they are asked without Check. */
+#define HOLDS(condition, ...) \
+    do { if (!(condition)) ck_abort_msg(__VA_ARGS__); } while (0)
+
+/* What a request with a slot is given. */
+static void expect_share(const struct waiter *waiter, int slot,
+                         const struct slot_share *share)
 {
+    HOLDS(waiter->slot == NO_SLOT || waiter->slot == slot,
+          "a request moves from slot %d to slot %d", waiter->slot, slot);
+    HOLDS(share->place == waiter->place, "slot %d does the work of place %d,"
+          " and is given to %d", slot, share->place, waiter->place);
+    HOLDS(share->before == waiter->fed, "a request was fed %d tokens, and its"
+          " share says %d", waiter->fed, share->before);
+    HOLDS(share->tokens > 0,
+          "a request with a slot is left out of a step");
+    HOLDS(share->tokens <= (waiter->fed < waiter->prompt
+                            ? waiter->prompt - waiter->fed : 1),
+          "a request that was fed %d of %d is fed %d", waiter->fed,
+          waiter->prompt, share->tokens);
+    HOLDS(share->emits == (waiter->fed + share->tokens >= waiter->prompt),
+          "a request emits at the wrong time");
+}
+
+/* Budget, slots, order, and no slot idle for nothing. */
+static void expect_lawful(struct trace *trace,
+                          const struct slot_share *shares)
+{
+    const int slots = trace->limits.slots, budget = trace->limits.budget;
     int fed = 0, busy = 0, in_slots = 0;
     bool waits = false;
-    for (int slot = 0; slot < trace->limits.slots; slot++) {
+    for (int slot = 0; slot < slots; slot++) {
         fed += shares[slot].tokens;
         busy += shares[slot].tokens > 0;
     }
     for (int k = 0; k < trace->count; k++) {
         struct waiter *waiter = &trace->line[k];
         const int slot = slot_table_slot(trace->table, waiter->place);
-        ck_assert_msg(slot == NO_SLOT || !waits, "a request has a slot and"
-                      " one that came before it waits");
+        HOLDS(slot == NO_SLOT || !waits, "a request has a slot and one that"
+              " came before it waits");
         waits = waits || slot == NO_SLOT;
         if (slot == NO_SLOT)
             continue;
-        ck_assert(slot >= 0 && slot < trace->limits.slots);
-        ck_assert(waiter->slot == NO_SLOT || waiter->slot == slot);
+        HOLDS(slot >= 0 && slot < slots, "there is no slot %d", slot);
+        expect_share(waiter, slot, &shares[slot]);
         waiter->slot = slot;
         in_slots++;
-        const struct slot_share *share = &shares[slot];
-        ck_assert_int_eq(share->place, waiter->place);
-        ck_assert_int_eq(share->before, waiter->fed);
-        ck_assert_msg(share->tokens > 0, "a request with a slot is left out"
-                      " of a step");
-        if (waiter->fed >= waiter->prompt)
-            ck_assert_int_eq(share->tokens, 1);
-        else
-            ck_assert_int_le(share->tokens, waiter->prompt - waiter->fed);
-        ck_assert(share->emits
-                  == (waiter->fed + share->tokens >= waiter->prompt));
     }
-    ck_assert_int_eq(in_slots, busy);
-    ck_assert_int_le(fed, trace->limits.budget);
-    ck_assert_msg(!waits || busy == trace->limits.slots
-                  || fed == trace->limits.budget, "a slot is idle, %d of %d"
-                  " tokens are used, and somebody waits", fed,
-                  trace->limits.budget);
-    return fed;
+    HOLDS(in_slots == busy, "%d requests have slots and %d slots work",
+          in_slots, busy);
+    HOLDS(fed <= budget, "%d tokens in a step of %d", fed, budget);
+    HOLDS(!waits || busy == slots || fed == budget, "a slot is idle, %d of"
+          " %d tokens are used, and somebody waits", fed, budget);
 }
 
 /* Nobody waits longer than the bounds of the chapter. */
@@ -366,19 +379,17 @@ static void expect_bounds(struct trace *trace,
         struct waiter *waiter = &trace->line[k];
         if (waiter->slot == NO_SLOT) {
             waiter->waited++;
-            ck_assert_msg(waiter->waited <= waiter->before / slots, "%ld"
-                          " tokens were before it, and it has waited %d"
-                          " steps for one of %d slots", waiter->before,
-                          waiter->waited, slots);
+            HOLDS(waiter->waited <= waiter->before / slots, "%ld tokens were"
+                  " before it, and it has waited %d steps for one of %d"
+                  " slots", waiter->before, waiter->waited, slots);
             continue;
         }
         const struct slot_share *share = &shares[waiter->slot];
-        if (!waiter->emitted) {
-            const int rest = budget - slots + 1;
-            waiter->since++;
-            ck_assert_int_le(waiter->since,
-                             1 + (waiter->prompt - 1 + rest - 1) / rest);
-        }
+        const int rest = budget - slots + 1;
+        waiter->since += !waiter->emitted;
+        HOLDS(waiter->since <= 1 + (waiter->prompt - 1 + rest - 1) / rest,
+              "a prompt of %d takes %d steps", waiter->prompt,
+              waiter->since);
         waiter->emitted = waiter->emitted || share->emits;
         waiter->fed += share->tokens;
     }
@@ -408,7 +419,9 @@ START_TEST(the_line_keeps_its_promises_on_random_traces)
                 if (trace.line[k].fed >= trace.line[k].prompt
                                          + trace.line[k].ends - 1)
                     trace_leave(&trace, k);
-            ck_assert_int_eq(slot_table_count(trace.table), trace.count);
+            HOLDS(slot_table_count(trace.table) == trace.count,
+                  "%d are in, and the line counts %d", trace.count,
+                  slot_table_count(trace.table));
         }
         slot_table_free(&trace.table);
     }
@@ -507,14 +520,15 @@ static int64_t submit(struct slots *slots, const struct slot_request *request)
 static bool step(struct slots *slots)
 {
     bool more = false;
-    expect_ok(slots_step(slots, &more, &error), &error);
+    const enum status status = slots_step(slots, &more, &error);
+    HOLDS(status == STATUS_OK, "status %d: %s", (int)status, error.message);
     return more;
 }
 
 static void run_out(struct slots *slots)
 {
     for (int n = 0; step(slots); n++)
-        ck_assert_msg(n < 4000, "the requests do not come to an end");
+        HOLDS(n < 4000, "the requests do not come to an end");
 }
 
 static void random_ids(uint64_t *state, int count, int32_t *ids)
@@ -527,9 +541,8 @@ static void expect_said(const char *what, const struct said *said,
                         const int32_t *ids, int count, enum slot_end end)
 {
     for (int k = 0; k < said->count && k < count; k++)
-        ck_assert_msg(said->ids[k] == ids[k], "%s: new token %d is %d,"
-                      " expected %d", what, k, (int)said->ids[k],
-                      (int)ids[k]);
+        HOLDS(said->ids[k] == ids[k], "%s: new token %d is %d, expected %d",
+              what, k, (int)said->ids[k], (int)ids[k]);
     ck_assert_msg(said->count == count, "%s: said %d tokens, expected %d",
                   what, said->count, count);
     ck_assert_msg(said->ends == 1, "%s: ended %d times", what, said->ends);
@@ -1075,9 +1088,9 @@ static int sample_alone(const struct script *script,
             continue;
         script_logits(script, hash, t, logits);
         if (request->temperature > 0)
-            expect_ok(sampler_sample(logits, V, request->temperature,
-                                     &generator, &ids[said], &error),
-                      &error);
+            HOLDS(sampler_sample(logits, V, request->temperature, &generator,
+                                 &ids[said], &error) == STATUS_OK, "%s",
+                  error.message);
         else
             ids[said] = script_says(logits, V);
         said++;
@@ -1442,7 +1455,8 @@ static void expect_guest(const struct script *script,
     ck_assert_int_eq(guest->said.ends, 1);
     ck_assert_int_le(guest->said.count, count);
     for (int k = 0; k < guest->said.count; k++)
-        ck_assert_int_eq(guest->said.ids[k], ids[k]);
+        HOLDS(guest->said.ids[k] == ids[k], "new token %d is %d, expected"
+              " %d", k, (int)guest->said.ids[k], (int)ids[k]);
     if (guest->said.end == ENDED_CANCELLED)
         ck_assert(guest->cancelled);
     else
@@ -1464,7 +1478,7 @@ START_TEST(on_random_traces_everybody_says_what_he_says_alone)
         int came = 0;
         bool more = true;
         for (int n = 0; more || came < 64; n++) {
-            ck_assert_int_lt(n, 4000);
+            HOLDS(n < 4000, "the requests do not come to an end");
             while (came < 64 && noise_below(&state, 2) == 0) {
                 struct guest *guest = &guests[came];
                 guest_make(guest, &state, capacity);
@@ -1483,8 +1497,9 @@ START_TEST(on_random_traces_everybody_says_what_he_says_alone)
                 guest->cancelled = guest->cancelled || in;
             }
             more = step(slots);
-            ck_assert_int_eq(slots_counts(slots).seated
-                             + slots_counts(slots).waiting > 0, more);
+            HOLDS(more == (slots_counts(slots).seated
+                           + slots_counts(slots).waiting > 0),
+                  "more says %d", more);
         }
         for (int k = 0; k < 64; k++)
             expect_guest(&script, &guests[k]);
@@ -1567,8 +1582,8 @@ static const float *alone_says(struct alone *alone, const int32_t *text,
         .storage = &alone->storage, .lengths = &length, .last_only = true,
         .logits = alone->logits
     };
-    expect_ok(causal_lm_step(alone->lm, &whole, alone->scratch,
-                             alone->floats, &error), &error);
+    HOLDS(causal_lm_step(alone->lm, &whole, alone->scratch, alone->floats,
+                         &error) == STATUS_OK, "%s", error.message);
     return alone->logits;
 }
 
