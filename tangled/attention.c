@@ -104,6 +104,79 @@ void attention_context(const float *probs, const float *value,
     }
 }
 
+#include "kernels.h"
+
+struct slices {
+    const float *query, *key, *value, *probs;
+    const bool *keep;
+    int heads, queries, keys, head_dim;
+    float *context;
+};
+
+static bool causal(const struct slices *s, int row)
+{
+    const bool *keep = s->keep + (ptrdiff_t)row * s->keys;
+    const int own = s->keys - s->queries + row;
+    for (int j = 0; j < s->keys; j++)
+        if (keep[j] != (j <= own))
+            return false;
+    return own >= 0;
+}
+
+static void mix_by_kernel(const struct slices *s, int from, int to)
+{
+    enum { CALLS = 16 };
+    struct attention_call calls[CALLS];
+    const size_t dim = (size_t)s->head_dim, kv = (size_t)s->keys * dim;
+    for (int h = 0; h < s->heads; h += CALLS) {
+        const int left = s->heads - h, count = left < CALLS ? left : CALLS;
+        for (int c = 0; c < count; c++) {
+            const size_t slice = (size_t)(h + c);
+            const size_t rows = (slice * (size_t)s->queries + (size_t)from)
+                                * dim;
+            calls[c] = (struct attention_call){
+                .heads = 1, .kv_heads = 1, .head_dim = s->head_dim,
+                .tokens = to - from, .length = s->keys - s->queries + from,
+                .query = s->query + rows, .query_token = dim,
+                .key = s->key + slice * kv, .value = s->value + slice * kv,
+                .slot_stride = dim, .context = s->context + rows,
+                .context_token = dim
+            };
+        }
+        kernels_best()->attention(calls, count);
+    }
+}
+
+static void mix_by_loops(const struct slices *s, int from, int to)
+{
+    const ptrdiff_t keys = s->keys, dim = s->head_dim;
+    for (int h = 0; h < s->heads; h++) {
+        const ptrdiff_t row = (ptrdiff_t)h * s->queries + from;
+        attention_context(s->probs + row * keys, s->value + h * keys * dim,
+                          s->keep + from * keys, 1, to - from, s->keys,
+                          s->head_dim, s->context + row * dim);
+    }
+}
+
+void attention_mix(const float *query, const float *key, const float *value,
+                   const float *probs, bool dropped, const bool *keep,
+                   int heads, int queries, int keys, int head_dim,
+                   float *context)
+{
+    const struct slices slices = {query, key, value, probs, keep, heads,
+                                  queries, keys, head_dim, context};
+    for (int from = 0, to; from < queries; from = to) {
+        const bool fast = !dropped && causal(&slices, from);
+        for (to = from + 1; to < queries
+             && (!dropped && causal(&slices, to)) == fast; to++)
+            ;
+        if (fast)
+            mix_by_kernel(&slices, from, to);
+        else
+            mix_by_loops(&slices, from, to);
+    }
+}
+
 void attention_forward(const float *query, const float *key,
                        const float *value, const bool *keep,
                        int heads, int queries, int keys, int head_dim,
@@ -112,6 +185,6 @@ void attention_forward(const float *query, const float *key,
     attention_scores(query, key, keep, heads, queries, keys, head_dim,
                      scores);
     attention_probs(scores, keep, heads, queries, keys, probs);
-    attention_context(probs, value, keep, heads, queries, keys, head_dim,
-                      context);
+    attention_mix(query, key, value, probs, false, keep, heads, queries, keys,
+                  head_dim, context);
 }

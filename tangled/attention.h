@@ -38,4 +38,13 @@ void attention_forward(const float *query, const float *key,
                        int heads, int queries, int keys, int head_dim,
                        float *scores, float *probs, float *context);
 
+/* context [T,D] of heads = B·H independent slices that share keep [T,S], as
+   attention_context makes it. Rows of keep that are causal, for the last T of
+   S slots, are made by the kernel from queries and keys; none is when the
+   probs are dropped ones. */
+void attention_mix(const float *query, const float *key, const float *value,
+                   const float *probs, bool dropped, const bool *keep,
+                   int heads, int queries, int keys, int head_dim,
+                   float *context);
+
 #endif

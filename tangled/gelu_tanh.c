@@ -6,13 +6,11 @@
 
 static const double root = 0.79788456080286536, cubic = 0.044715;
 
+#include "kernels.h"
+
 void gelu_tanh_forward(const float *in, size_t count, float *out)
 {
-    for (size_t k = 0; k < count; k++) {
-        const float x = in[k], slope = (float)(-2 * root);
-        const float twice = slope * (x + (float)cubic * x * x * x);
-        out[k] = x / (1 + expf(twice));
-    }
+    kernels_best()->activate(ACTIVATION_GELU_TANH, in, count, out);
 }
 
 void gelu_tanh_backward(const float *in, const float *d_out, size_t count,

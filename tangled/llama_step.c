@@ -104,6 +104,8 @@ static struct pass pass_begin(const struct llama *model,
     return pass;
 }
 
+#include "stack.h"
+
 static struct moe_routing layer_routing(const struct pass *pass, int layer)
 {
     const ptrdiff_t rows = (ptrdiff_t)layer * pass->rows;
@@ -126,6 +128,10 @@ struct moe_routing llama_routing(const struct llama *model,
                                  const struct step *step, float *scratch,
                                  int layer)
 {
+    if (kernels_best() != &kernels_plain) {
+        const struct stack stack = llama_stack(model);
+        return stack_routing(&stack, step, scratch, layer);
+    }
     const struct pass pass = pass_begin(model, step, scratch);
     return layer_routing(&pass, layer);
 }
@@ -259,7 +265,7 @@ static void run(const void *model, const struct step *step, float *scratch)
     predict(&pass);
 }
 
-struct causal_lm llama_causal_lm(const struct llama *model)
+struct causal_lm llama_step_lm(const struct llama *model)
 {
     const struct llama_config *config = llama_config(model);
     return (struct causal_lm){
@@ -268,4 +274,29 @@ struct causal_lm llama_causal_lm(const struct llama *model)
         .cache = {config->n_layers, config->n_kv_heads, config->head_dim},
         .scratch_size = scratch_size, .run = run
     };
+}
+
+static size_t stack_scratch(const void *model, int batch, int tokens,
+                              int slots)
+{
+    const struct stack stack = llama_stack(model);
+    (void)slots;
+    return stack_scratch_size(&stack, batch, tokens);
+}
+
+static void run_stack(const void *model, const struct step *step,
+                        float *scratch)
+{
+    const struct stack stack = llama_stack(model);
+    stack_step(&stack, kernels_best(), step, scratch);
+}
+
+struct causal_lm llama_causal_lm(const struct llama *model)
+{
+    struct causal_lm lm = llama_step_lm(model);
+    if (kernels_best() != &kernels_plain) {
+        lm.scratch_size = stack_scratch;
+        lm.run = run_stack;
+    }
+    return lm;
 }

@@ -268,8 +268,9 @@ static void attend(struct call *call, int layer)
     drop(call, &act->probs_dropout, probs, call->dropped_probs.data);
     if (call->dropped_probs.data != NULL)
         probs = call->dropped_probs.data;
-    attention_context(probs, act->value.data, keep, batch * heads, tokens, keys,
-                      head_dim, act->context.data);
+    attention_mix(act->query.data, act->key.data, act->value.data, probs,
+                  probs != act->probs.data, keep, batch * heads, tokens, keys,
+                  head_dim, act->context.data);
     heads_merge(act->context.data, batch, heads, tokens, head_dim,
                 act->merged.data);
     linear_forward(&attention->out_proj, act->merged.data, call->rows,

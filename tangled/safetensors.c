@@ -446,6 +446,10 @@ static void put_entry(struct text *text,
 static void put_header(struct text *text, const struct contents *contents)
 {
     size_t begin = 0;
+    size_t alignment = 64;
+    for (size_t i = 0; i < contents->count; i++)
+        if (contents->entries[i]->bytes % alignment != 0)
+            alignment = 8;
     put(text, "{");
     if (contents->metadata_count > 0)
         put_metadata(text, contents);
@@ -456,7 +460,7 @@ static void put_header(struct text *text, const struct contents *contents)
         begin += contents->entries[i]->bytes;
     }
     put(text, "}");
-    while (text->length % 8 != 0)
+    while (text->length % alignment != 0)
         put(text, " ");
 }
 

@@ -182,7 +182,9 @@ static void run(const void *model, const struct step *step, float *scratch)
     predict(&pass);
 }
 
-struct causal_lm tiny_gpt_causal_lm(const struct tiny_gpt *model)
+#include "stack.h"
+
+struct causal_lm tiny_gpt_step_lm(const struct tiny_gpt *model)
 {
     const struct gpt_config *config = tiny_gpt_config(model);
     return (struct causal_lm){
@@ -192,4 +194,29 @@ struct causal_lm tiny_gpt_causal_lm(const struct tiny_gpt *model)
                   gpt_config_head_dim(config)},
         .scratch_size = scratch_size, .run = run
     };
+}
+
+static size_t stack_scratch(const void *model, int batch, int tokens,
+                              int slots)
+{
+    const struct stack stack = tiny_gpt_stack(model);
+    (void)slots;
+    return stack_scratch_size(&stack, batch, tokens);
+}
+
+static void run_stack(const void *model, const struct step *step,
+                        float *scratch)
+{
+    const struct stack stack = tiny_gpt_stack(model);
+    stack_step(&stack, kernels_best(), step, scratch);
+}
+
+struct causal_lm tiny_gpt_causal_lm(const struct tiny_gpt *model)
+{
+    struct causal_lm lm = tiny_gpt_step_lm(model);
+    if (kernels_best() != &kernels_plain) {
+        lm.scratch_size = stack_scratch;
+        lm.run = run_stack;
+    }
+    return lm;
 }

@@ -491,9 +491,10 @@ START_TEST(a_scratch_that_does_not_fit_has_the_largest_size)
     struct spoiled *s = spoiled_new();
     ck_assert_uint_eq(s->lm.scratch_size(s->lm.model, INT_MAX, INT_MAX,
                                          INT_MAX), SIZE_MAX);
-    /* 8 cells of scores, probs and keep for each slot, and the slots */
+    /* at most a score, a probability and a bool for each slot more; a kernel
+       that never writes a score needs none of them */
     const size_t one = s->lm.scratch_size(s->lm.model, 1, 4, 4);
-    ck_assert_uint_eq(s->lm.scratch_size(s->lm.model, 1, 4, 8) - one,
+    ck_assert_uint_le(s->lm.scratch_size(s->lm.model, 1, 4, 8) - one,
                       4 * (4 + 4 + 1));
     spoiled_free(s);
 }
