@@ -1,9 +1,16 @@
 #include "kernels.h"
+#include <limits.h>
 #include <math.h>
 #include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static int omp_get_max_threads(void) { return 1; }
+#endif
 
 /* 16 registers of 4 lanes, or more */
 enum { LANES = 4, MR = 6 };
+#define IN_QUADS(a, b, c, d) a, b, c, d
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
@@ -43,16 +50,55 @@ INLINE void store_part(float *p, vec v, int count)
     memcpy(p, &v, (size_t)count * sizeof *p);
 }
 
-INLINE vec vexp(vec x)
+typedef float quad __attribute__((vector_size(16)));
+typedef float quad_at __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t iquad __attribute__((vector_size(16)));
+
+enum { PARTS = 16, VECS = PARTS / LANES };
+
+INLINE quad larger_quad(quad a, quad b)
 {
-    const ivec under = x < splat(-86.9f);
-    x = choose(x > splat(89.0f), splat(89.0f), x);
-    const vec magic = splat(12582912.0f);
-    vec n = x * 1.44269504088896341f + magic;
-    const uvec power = ((uvec)n << 23) + 0x3f000000u;    /* 2^(n-1) */
-    n -= magic;
-    vec r = x - n * 0.693359375f;
-    r -= n * -2.12194440e-4f;
+    const iquad mask = a > b;
+    return (quad)((mask & (iquad)a) | (~mask & (iquad)b));
+}
+
+INLINE float sum_parts(const vec parts[VECS])
+{
+    quad q[4];
+    memcpy(q, parts, sizeof q);
+    q[0] = (q[0] + q[2]) + (q[1] + q[3]);
+    return (q[0][0] + q[0][2]) + (q[0][1] + q[0][3]);
+}
+
+/* NaN may be lost */
+INLINE float largest_part(const vec parts[VECS])
+{
+    quad q[4];
+    memcpy(q, parts, sizeof q);
+    const quad a = larger_quad(q[0], q[1]), b = larger_quad(q[2], q[3]);
+    const quad c = larger_quad(a, b);
+    const float left = c[0] > c[1] ? c[0] : c[1];
+    const float right = c[2] > c[3] ? c[2] : c[3];
+    return left > right ? left : right;
+}
+
+/* x = n·ln 2 + r; the whole number is whole - MAGIC */
+struct split {
+    vec whole, r;
+};
+
+static const float MAGIC = 12582912.0f;    /* 1.5·2^23 */
+
+INLINE struct split split_of(vec x)
+{
+    const vec whole = x * 1.44269504088896341f + MAGIC, n = whole - MAGIC;
+    const vec r = x - n * 0.693359375f;
+    return (struct split){whole, r - n * -2.12194440e-4f};
+}
+
+/* e^r, |r| at most a little over ln 2 / 2 */
+INLINE vec exp_near_0(vec r)
+{
     vec p = splat(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -60,9 +106,30 @@ INLINE vec vexp(vec x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    p = (p + p) * (vec)power;
-    return (vec)(~under & (ivec)p);
+    return p;
 }
+
+INLINE vec zero_if(ivec mask, vec x) { return (vec)(~mask & (ivec)x); }
+
+/* x <= 0, or NaN */
+INLINE vec vexp_low(vec x)
+{
+    const struct split s = split_of(x);
+    const uvec power = ((uvec)s.whole << 23) + 0x3f800000u;
+    return zero_if(x < splat(-86.9f), exp_near_0(s.r) * (vec)power);
+}
+
+/* e^(x + small), |small| < 0.1. Infinity above the largest float. */
+INLINE vec vexp_sum(vec x, vec small)
+{
+    const struct split s
+        = split_of(choose(x > splat(89.0f), splat(89.0f), x));
+    const uvec power = ((uvec)s.whole << 23) + 0x3f000000u;
+    const vec e = exp_near_0(s.r + small);
+    return zero_if(x < splat(-86.9f), (e + e) * (vec)power);
+}
+
+INLINE vec vexp(vec x) { return vexp_sum(x, splat(-0.0f)); }
 
 static void exponential(const float *in, size_t count, float *out)
 {
@@ -74,28 +141,58 @@ static void exponential(const float *in, size_t count, float *out)
                    (int)(count - k));
 }
 
+struct normal {
+    vec z;          /* |x|, at most 15 */
+    vec density;    /* e^(-z²/2) / √(2π) */
+    vec below;      /* Φ(-z) */
+};
+
+INLINE struct normal normal_of(vec x)
+{
+    struct normal normal;
+    vec z = (vec)((ivec)x & 0x7fffffff);
+    z = choose(z > splat(15.0f), splat(15.0f), z);
+    const vec h = (vec)((ivec)z & ~0xfff);
+    const vec e = vexp_sum(-0.5f * (h * h), -0.5f * ((z - h) * (z + h)));
+    vec p = splat(4.0776086e-3f), q = splat(1.0220917e-2f);
+    p = p * z + 4.0372546e-2f;
+    p = p * z + 1.8246180e-1f;
+    p = p * z + 4.3725086e-1f;
+    p = p * z + 0.5f;
+    q = q * z + 1.0120578e-1f;
+    q = q * z + 4.6742903e-1f;
+    q = q * z + 1.1992906f;
+    q = q * z + 1.6723867f;
+    q = q * z + 1.0f;
+    normal.z = z;
+    normal.density = e * 0.39894228040143268f;
+    normal.below = e * p / q;
+    return normal;
+}
+
+INLINE vec vgelu(vec x)
+{
+    const struct normal normal = normal_of(x);
+    return larger(x, splat(0)) - normal.z * normal.below;
+}
+
 INLINE vec vsigmoid(vec x) { return 1.0f / (1.0f + vexp(-x)); }
+
 INLINE vec vsilu(vec x) { return x / (1.0f + vexp(-x)); }
+
 INLINE vec vgelu_tanh(vec x)
 {
     return x / (1.0f + vexp(-x * (1.5957691216057308f
                                   + 0.07135481282553f * (x * x))));
 }
-INLINE vec vgelu(vec x)
-{
-    vec y;
-    for (int i = 0; i < LANES; i++)
-        y[i] = 0.5f * x[i] * erfcf(-x[i] * 0.70710678118654752f);
-    return y;
-}
+
 INLINE vec vslope_gelu(vec x)
 {
-    vec y;
-    for (int i = 0; i < LANES; i++)
-        y[i] = 0.5f * erfcf(-x[i] * 0.70710678118654752f)
-            + x[i] * 0.39894228040143268f * expf(-0.5f * x[i] * x[i]);
-    return y;
+    const struct normal normal = normal_of(x);
+    const vec left = normal.below - normal.z * normal.density;
+    return choose(x < splat(0), left, 1.0f - left);
 }
+
 INLINE vec vslope_gelu_tanh(vec x)
 {
     const vec u = x * (1.5957691216057308f + 0.07135481282553f * (x * x));
@@ -103,6 +200,7 @@ INLINE vec vslope_gelu_tanh(vec x)
     return s + x * s * (1.0f - s)
                * (1.5957691216057308f + 0.21406443847659f * (x * x));
 }
+
 INLINE vec vslope_silu(vec x)
 {
     const vec s = vsigmoid(x);
@@ -156,35 +254,39 @@ struct tile {
     size_t a_row, b_row, c_row;    /* from one row to the next */
     int depth;
     bool first;                    /* the chains begin here, with 0 */
+    const float *next;             /* to be fetched meanwhile, step floats */
+    size_t step;                   /* for each of the depth */
 };
 
-enum { AHEAD = 1024 };    /* floats */
+enum { LINE = 16, AHEAD = 2048 };    /* floats that are fetched together */
 
-INLINE void tile_of(const int rows, const struct tile *tile)
+INLINE void tile_of(const int rows, const int wide, const struct tile *tile)
 {
-    const float *a = tile->a, *b = tile->b;
+    const float *a = tile->a, *b = tile->b, *next = tile->next;
     float *c = tile->c;
     const size_t a_row = tile->a_row, b_row = tile->b_row;
     const size_t c_row = tile->c_row;
-    vec sum[MR][WIDE];
+    const size_t step = tile->step * (size_t)(wide / WIDE);
+    vec sum[MR][2 * WIDE];
     UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < WIDE; v++)
+        UNROLL for (int v = 0; v < wide; v++)
             sum[r][v] = tile->first
                 ? splat(0) : load(c + (size_t)r * c_row + v * LANES);
     for (int k = tile->depth; k > 0; k--, a++, b += b_row) {
-        vec w[WIDE];
-        UNROLL for (int v = 0; v < WIDE; v++) {
+        vec w[2 * WIDE];
+        UNROLL for (int v = 0; v < wide; v++)
             w[v] = load(b + v * LANES);
-            __builtin_prefetch(b + v * LANES + AHEAD);
-        }
+        UNROLL for (int v = 0; v < wide * LANES; v += LINE)
+            __builtin_prefetch(next + v);
+        next += step;
         UNROLL for (int r = 0; r < rows; r++) {
             const float x = a[(size_t)r * a_row];
-            UNROLL for (int v = 0; v < WIDE; v++)
+            UNROLL for (int v = 0; v < wide; v++)
                 sum[r][v] += w[v] * x;
         }
     }
     UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < WIDE; v++)
+        UNROLL for (int v = 0; v < wide; v++)
             store(c + (size_t)r * c_row + v * LANES, sum[r][v]);
 }
 
@@ -193,18 +295,18 @@ static void tile_rows(int rows, const struct tile *tile)
     if (rows > MR)
         __builtin_unreachable();
     switch (rows) {
-    case 1: tile_of(1, tile); break;
-    case 2: tile_of(2, tile); break;
-    case 3: tile_of(3, tile); break;
-    case 4: tile_of(4, tile); break;
-    case 5: tile_of(5, tile); break;
-    case 6: tile_of(6, tile); break;
-    case 7: tile_of(7 < MR ? 7 : MR, tile); break;
-    case 8: tile_of(8 < MR ? 8 : MR, tile); break;
-    case 9: tile_of(9 < MR ? 9 : MR, tile); break;
-    case 10: tile_of(10 < MR ? 10 : MR, tile); break;
-    case 11: tile_of(11 < MR ? 11 : MR, tile); break;
-    case 12: tile_of(12 < MR ? 12 : MR, tile); break;
+    case 1: tile_of(1, WIDE, tile); break;
+    case 2: tile_of(2, WIDE, tile); break;
+    case 3: tile_of(3, WIDE, tile); break;
+    case 4: tile_of(4, WIDE, tile); break;
+    case 5: tile_of(5, WIDE, tile); break;
+    case 6: tile_of(6, WIDE, tile); break;
+    case 7: tile_of(7 < MR ? 7 : MR, WIDE, tile); break;
+    case 8: tile_of(8 < MR ? 8 : MR, WIDE, tile); break;
+    case 9: tile_of(9 < MR ? 9 : MR, WIDE, tile); break;
+    case 10: tile_of(10 < MR ? 10 : MR, WIDE, tile); break;
+    case 11: tile_of(11 < MR ? 11 : MR, WIDE, tile); break;
+    case 12: tile_of(12 < MR ? 12 : MR, WIDE, tile); break;
     default: break;
     }
 }
@@ -216,40 +318,60 @@ static void tile_column(int rows, struct tile tile)
         tile_rows(here, &tile);
         tile.a += (size_t)here * tile.a_row;
         tile.c += (size_t)here * tile.c_row;
+        tile.next += (size_t)tile.depth * tile.step;
         rows -= here;
     }
 }
 
+/* One row of twice as many outputs: two sums are no work for a processor that
+   waits four cycles for each. */
+static void tile_row(const struct tile *tile) { tile_of(1, 2 * WIDE, tile); }
+
 /* width columns, in steps of NR; B and C have that many. */
 static void tile_columns(int rows, int width, struct tile tile)
 {
-    for (int n = 0; n < width; n += NR) {
+    int n = 0;
+    for (; rows == 1 && n + 2 * NR <= width; n += 2 * NR) {
+        tile_row(&tile);
+        tile.b += 2 * NR;
+        tile.c += 2 * NR;
+        tile.next += 2 * (size_t)tile.depth * tile.step;
+    }
+    for (; n < width; n += NR) {
         tile_column(rows, tile);
         tile.b += NR;
         tile.c += NR;
+        tile.next += (size_t)((rows + MR - 1) / MR * tile.depth) * tile.step;
     }
 }
 
-typedef float quad __attribute__((vector_size(16)));
-typedef float quad_at __attribute__((vector_size(16), aligned(4), may_alias));
-
-INLINE void turn_quad(const float *in, size_t in_row, float *out,
-                      size_t out_row)
+/* out [LANES,4] = in [4,LANES] turned */
+INLINE void turn_quads(const float *in, size_t in_row, float *out,
+                       size_t out_row)
 {
-    const quad a = *(const quad_at *)in;
-    const quad b = *(const quad_at *)(in + in_row);
-    const quad c = *(const quad_at *)(in + 2 * in_row);
-    const quad d = *(const quad_at *)(in + 3 * in_row);
-    const quad p = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    const quad q = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    const quad r = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    const quad s = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(quad_at *)out = __builtin_shufflevector(p, q, 0, 1, 4, 5);
-    *(quad_at *)(out + out_row) = __builtin_shufflevector(p, q, 2, 3, 6, 7);
-    *(quad_at *)(out + 2 * out_row)
-        = __builtin_shufflevector(r, s, 0, 1, 4, 5);
-    *(quad_at *)(out + 3 * out_row)
-        = __builtin_shufflevector(r, s, 2, 3, 6, 7);
+    const vec a = load(in), b = load(in + in_row);
+    const vec c = load(in + 2 * in_row), d = load(in + 3 * in_row);
+    UNROLL for (size_t j = 0; j < 4; j++)
+        __builtin_prefetch(in + (j + 8) * in_row);
+    const vec p = __builtin_shufflevector(a, b,
+        IN_QUADS(0, LANES, 1, LANES + 1));
+    const vec q = __builtin_shufflevector(c, d,
+        IN_QUADS(0, LANES, 1, LANES + 1));
+    const vec r = __builtin_shufflevector(a, b,
+        IN_QUADS(2, LANES + 2, 3, LANES + 3));
+    const vec s = __builtin_shufflevector(c, d,
+        IN_QUADS(2, LANES + 2, 3, LANES + 3));
+    const vec columns[4] = {
+        __builtin_shufflevector(p, q, IN_QUADS(0, 1, LANES, LANES + 1)),
+        __builtin_shufflevector(p, q, IN_QUADS(2, 3, LANES + 2, LANES + 3)),
+        __builtin_shufflevector(r, s, IN_QUADS(0, 1, LANES, LANES + 1)),
+        __builtin_shufflevector(r, s, IN_QUADS(2, 3, LANES + 2, LANES + 3))};
+    UNROLL for (int j = 0; j < 4; j++) {
+        quad part[LANES / 4];
+        memcpy(part, &columns[j], sizeof part);
+        UNROLL for (int l = 0; l < LANES / 4; l++)
+            *(quad_at *)(out + (size_t)(4 * l + j) * out_row) = part[l];
+    }
 }
 
 /* out [columns,width] = in [rows,columns] turned, with out_row floats from
@@ -259,9 +381,9 @@ static void turn(const float *in, size_t in_row, int rows, int columns,
 {
     for (int n = 0; n < width; n += 4) {
         int i = 0;
-        for (; n + 4 <= rows && i + 4 <= columns; i += 4)
-            turn_quad(in + (size_t)n * in_row + i, in_row,
-                      out + (size_t)i * out_row + n, out_row);
+        for (; n + 4 <= rows && i + LANES <= columns; i += LANES)
+            turn_quads(in + (size_t)n * in_row + i, in_row,
+                       out + (size_t)i * out_row + n, out_row);
         for (; i < columns; i++)
             for (int j = n; j < n + 4; j++)
                 out[(size_t)i * out_row + (size_t)j]
@@ -269,7 +391,11 @@ static void turn(const float *in, size_t in_row, int rows, int columns,
     }
 }
 
-enum { DEPTH = 384, ROWS_MAX = 240 };    /* inputs, rows of a block */
+enum {
+    DEPTH = 384,       /* inputs of a block */
+    ROWS_MAX = 192,    /* rows of a block */
+    PANELS_MAX = 8     /* panels that share the block's inputs */
+};
 #define ALIGNED __attribute__((aligned(64)))
 
 struct linear_call {
@@ -293,26 +419,58 @@ INLINE vec vfinish(enum finish finish, vec y, vec out)
     return y;
 }
 
-/* sums [PANEL] of outputs n … n + 31 in one row */
-static void finish_row(const struct linear_call *call, const float *sums,
-                       int n, float *out)
+struct column {
+    const float *sums;    /* PANEL apart */
+    float *out;
+    vec bias;
+    int count;            /* lanes that there are */
+};
+
+INLINE void finish_column(const enum finish finish, const struct column *at,
+                          size_t stride, int rows)
 {
-    const float *bias = call->weight->bias;
+    const float *sums = at->sums;
+    float *out = at->out;
+    const vec bias = at->bias;
+    const int count = at->count;
+    for (int r = 0; r < rows; r++, sums += PANEL, out += stride) {
+        const vec y = load(sums) + bias;
+        if (count == LANES)
+            store(out, vfinish(finish, y, load(out)));
+        else
+            store_part(out, vfinish(finish, y, load_part(out, count)), count);
+    }
+}
+
+static void finish_column_as(const struct linear_call *call,
+                             const struct column *at, int rows)
+{
+    const size_t stride = call->out_stride;
+    switch (call->finish) {
+    case FINISH_STORE: finish_column(FINISH_STORE, at, stride, rows); break;
+    case FINISH_ADD: finish_column(FINISH_ADD, at, stride, rows); break;
+    case FINISH_GELU: finish_column(FINISH_GELU, at, stride, rows); break;
+    case FINISH_GELU_TANH:
+        finish_column(FINISH_GELU_TANH, at, stride, rows);
+        break;
+    case FINISH_SILU_MULTIPLY:
+        finish_column(FINISH_SILU_MULTIPLY, at, stride, rows);
+        break;
+    }
+}
+
+/* sums [rows,PANEL] of outputs n … n + 31 -> rows row … of out */
+static void finish_panel(const struct linear_call *call, const float *sums,
+                         int n, int row, int rows)
+{
     const int width = call->weight->out - n;
     for (int v = 0; v < PANEL && v < width; v += LANES) {
         const int count = width - v < LANES ? width - v : LANES;
-        vec y = load(sums + v);
-        if (count == LANES) {
-            if (bias != NULL)
-                y += load(bias + n + v);
-            store(out + n + v, vfinish(call->finish, y, load(out + n + v)));
-            continue;
-        }
-        if (bias != NULL)
-            y += load_part(bias + n + v, count);
-        store_part(out + n + v, vfinish(call->finish, y,
-                                        load_part(out + n + v, count)),
-                   count);
+        const float *bias = call->weight->bias;
+        const struct column column = {
+            sums + v, call->out + (size_t)row * call->out_stride + n + v,
+            bias == NULL ? splat(0) : load_part(bias + n + v, count), count};
+        finish_column_as(call, &column, rows);
     }
 }
 
@@ -376,24 +534,74 @@ static const float *block_of_panel(const struct matrix *weight, int n, int k,
     return wide;
 }
 
-static void panel_rows(const struct linear_call *call, int n, int row,
-                       int rows)
+/* to [rows,DEPTH] = the first depth floats of rows that are stride apart */
+static void copy_inputs(const float *from, size_t stride, int rows, int depth,
+                        float *to)
 {
-    float sums[ROWS_MAX * PANEL] ALIGNED;
-    float wide[DEPTH * PANEL] ALIGNED;
-    const int in = call->weight->in;
+    for (int r = 0; r < rows; r++, from += stride, to += DEPTH) {
+        int k = 0;
+        for (; k + LANES <= depth; k += LANES)
+            store(to + k, load(from + k));
+        for (; k < depth; k++)
+            to[k] = from[k];
+    }
+}
+
+static void fetch_next(const struct matrix *weight, int panel, int k,
+                       int tiles, struct tile *tile)
+{
+    tile->next = tile->a;
+    tile->step = 0;
+    if (weight->layout == MATRIX_PANELS && weight->type == MATRIX_F32) {
+        tile->next = (const float *)weight->data
+                     + ((size_t)panel * (size_t)weight->in + (size_t)k)
+                       * PANEL;
+        tile->step = (size_t)((PANEL + tiles - 1) / tiles);
+    }
+}
+
+static void panel_few(const struct linear_call *call, int n)
+{
+    float sums[MR * PANEL] ALIGNED, wide[DEPTH * PANEL] ALIGNED;
+    const int in = call->weight->in, rows = call->rows;
     struct tile tile = {.a_row = call->in_stride, .b_row = PANEL,
-                        .c_row = PANEL, .c = sums};
+                        .c = sums, .c_row = PANEL, .step = NR};
     for (int k = 0; k < in; k += DEPTH) {
         tile.depth = in - k < DEPTH ? in - k : DEPTH;
-        tile.a = call->in + (size_t)row * call->in_stride + k;
-        tile.b = block_of_panel(call->weight, n, k, tile.depth, wide);
         tile.first = k == 0;
+        tile.a = call->in + k;
+        tile.b = block_of_panel(call->weight, n, k, tile.depth, wide);
+        tile.next = tile.b + AHEAD;
         tile_columns(rows, PANEL, tile);
     }
-    for (int r = 0; r < rows; r++)
-        finish_row(call, sums + r * PANEL, n,
-                   call->out + (size_t)(row + r) * call->out_stride);
+    finish_panel(call, sums, n, 0, rows);
+}
+
+static void panels_rows(const struct linear_call *call, int row, int rows,
+                        int first, int last)
+{
+    float inputs[ROWS_MAX * DEPTH] ALIGNED, wide[DEPTH * PANEL] ALIGNED;
+    float sums[PANELS_MAX][ROWS_MAX * PANEL] ALIGNED;
+    const int in = call->weight->in;
+    const int tiles = (rows + MR - 1) / MR * (PANEL / NR);
+    struct tile tile = {.a = inputs, .a_row = DEPTH, .b_row = PANEL,
+                        .c_row = PANEL};
+    for (int k = 0; k < in; k += DEPTH) {
+        tile.depth = in - k < DEPTH ? in - k : DEPTH;
+        tile.first = k == 0;
+        copy_inputs(call->in + (size_t)row * call->in_stride + k,
+                    call->in_stride, rows, tile.depth, inputs);
+        for (int p = first; p < last; p++) {
+            tile.b = block_of_panel(call->weight, p * PANEL, k, tile.depth,
+                                    wide);
+            tile.c = sums[p - first];
+            fetch_next(call->weight, p + 1 < last ? p + 1 : first,
+                       p + 1 < last ? k : k + tile.depth, tiles, &tile);
+            tile_columns(rows, PANEL, tile);
+        }
+    }
+    for (int p = first; p < last; p++)
+        finish_panel(call, sums[p - first], p * PANEL, row, rows);
 }
 
 enum { VECTORS = PANEL / LANES, STREAMS = LANES / 4 };
@@ -432,7 +640,7 @@ INLINE void panels_row(const enum matrix_type type, const int streams,
         float sums[PANEL] ALIGNED;
         UNROLL for (int v = 0; v < VECTORS; v++)
             store(sums + v * LANES, sum[s][v]);
-        finish_row(call, sums, n + s * PANEL, call->out);
+        finish_panel(call, sums, n + s * PANEL, 0, 1);
     }
 }
 
@@ -458,19 +666,59 @@ static void panels_one(const struct linear_call *call, int n)
 
 enum { SMALL = 1 << 17 };    /* products that are no work for two threads */
 
-static void linear_row(const struct linear_call *call)
+/* count in equal parts of at most most, each a multiple of unit */
+static int share(int count, int most, int unit)
 {
-    const int group = STREAMS * PANEL, out = call->weight->out;
-    const int groups = out / group;
-    const int single = (out - groups * group + PANEL - 1)
-                       / PANEL;
-    const bool large = (int64_t)out * call->weight->in > SMALL;
+    const int parts = count > 0 ? (count + most - 1) / most : 1;
+    return ((count + parts - 1) / parts + unit - 1) / unit * unit;
+}
+
+/* panels a share, at most most, when there are blocks of rows of each */
+static int group_of(int panels, int most, int blocks)
+{
+    const int threads = omp_get_max_threads();
+    int best = 1, least = INT_MAX;
+    for (int group = most < panels ? most : panels; group > 0; group--) {
+        const int shares = blocks * ((panels + group - 1) / group);
+        const int load = (shares + threads - 1) / threads * group;
+        if (load < least) {
+            least = load;
+            best = group;
+        }
+    }
+    return best;
+}
+
+static void one_row(const struct linear_call *call, bool large)
+{
+    const int each = STREAMS * PANEL, out = call->weight->out;
+    const int groups = out / each;
+    const int single = (out - groups * each + PANEL - 1) / PANEL;
     #pragma omp parallel for if (large)
     for (int u = 0; u < groups + single; u++)
         if (u < groups)
-            panels_streams(call, u * group);
+            panels_streams(call, u * each);
         else
-            panels_one(call, groups * group + (u - groups) * PANEL);
+            panels_one(call, groups * each + (u - groups) * PANEL);
+}
+
+static void few_rows(const struct linear_call *call, bool large)
+{
+    #pragma omp parallel for if (large)
+    for (int n = 0; n < call->weight->out; n += PANEL)
+        panel_few(call, n);
+}
+
+static void many_rows(const struct linear_call *call, bool large)
+{
+    const int rows = call->rows, each = share(rows, ROWS_MAX, MR);
+    const int panels = (call->weight->out + PANEL - 1) / PANEL;
+    const int group = group_of(panels, PANELS_MAX, (rows + each - 1) / each);
+    #pragma omp parallel for collapse(2) schedule(dynamic) if (large)
+    for (int row = 0; row < rows; row += each)
+        for (int p = 0; p < panels; p += group)
+            panels_rows(call, row, rows - row < each ? rows - row : each,
+                        p, panels - p < group ? panels : p + group);
 }
 
 static void linear(const struct matrix *weight, const float *in,
@@ -479,36 +727,30 @@ static void linear(const struct matrix *weight, const float *in,
 {
     const struct linear_call call = {weight, in, out, in_stride, out_stride,
                                      rows, finish};
-    if (rows == 1 && weight->layout == MATRIX_PANELS) {
-        linear_row(&call);
-        return;
-    }
-    const int blocks = (rows + ROWS_MAX - 1) / ROWS_MAX;
-    const int even = blocks > 0 ? (rows + blocks - 1) / blocks : 1;
-    const int each = (even + MR - 1) / MR * MR;
     const bool large = (int64_t)rows * weight->out * weight->in > SMALL;
-    #pragma omp parallel for collapse(2) if (large)
-    for (int row = 0; row < rows; row += each)
-        for (int n = 0; n < weight->out; n += PANEL)
-            panel_rows(&call, n, row, rows - row < each ? rows - row : each);
+    if (rows == 1 && weight->layout == MATRIX_PANELS)
+        one_row(&call, large);
+    else if (rows <= MR)
+        few_rows(&call, large);
+    else
+        many_rows(&call, large);
 }
 
-/* A: rows m …, inputs k …, with *a_row floats from one to the next */
-static const float *block_of_a(const struct product *p, int m, int rows,
-                               int k, int depth, float *room, size_t *a_row)
+/* A: rows m …, inputs k …, [rows][DEPTH] */
+static void block_of_a(const struct product *p, int m, int rows, int k,
+                       int depth, float *room)
 {
-    *a_row = p->a_stride;
-    if (!p->a_turned)
-        return p->a + (size_t)m * p->a_stride + k;
-    *a_row = DEPTH;
-    turn(p->a + (size_t)k * p->a_stride + m, p->a_stride, depth, rows, room,
-         DEPTH, (depth + 3) / 4 * 4);
-    return room;
+    if (p->a_turned)
+        turn(p->a + (size_t)k * p->a_stride + m, p->a_stride, depth, rows,
+             room, DEPTH, (depth + 3) / 4 * 4);
+    else
+        copy_inputs(p->a + (size_t)m * p->a_stride + k, p->a_stride, rows,
+                    depth, room);
 }
 
 /* B: inputs k …, columns n … n + 31, [depth][32]; 0 behind the last */
-static const float *block_of_b(const struct product *p, int n, int k,
-                               int depth, float *room)
+static void block_of_b(const struct product *p, int n, int k, int depth,
+                       float *room)
 {
     const int left = p->n - n;
     const int width = left < PANEL ? left : PANEL;
@@ -523,7 +765,6 @@ static const float *block_of_b(const struct product *p, int n, int k,
             memset(to + width, 0,
                    (size_t)(PANEL - width) * sizeof *to);
         }
-    return room;
 }
 
 static void narrow_panel(const struct product *p, int m, int n, int rows,
@@ -546,13 +787,14 @@ static void product_rows(const struct product *p, int m, int rows, int n0,
                          int n1)
 {
     float a[ROWS_MAX * DEPTH] ALIGNED, b[DEPTH * PANEL] ALIGNED;
-    struct tile tile = {.b_row = PANEL, .c_row = p->c_stride};
+    struct tile tile = {.a = a, .b = b, .a_row = DEPTH, .b_row = PANEL,
+                        .c_row = p->c_stride, .next = a};
     for (int k = 0; k < p->k; k += DEPTH) {
         tile.depth = p->k - k < DEPTH ? p->k - k : DEPTH;
-        tile.a = block_of_a(p, m, rows, k, tile.depth, a, &tile.a_row);
+        block_of_a(p, m, rows, k, tile.depth, a);
         tile.first = k == 0 && !p->add;
         for (int n = n0; n < n1; n += PANEL) {
-            tile.b = block_of_b(p, n, k, tile.depth, b);
+            block_of_b(p, n, k, tile.depth, b);
             tile.c = p->c + (size_t)m * p->c_stride + n;
             if (n + PANEL <= p->n)
                 tile_columns(rows, PANEL, tile);
@@ -562,14 +804,7 @@ static void product_rows(const struct product *p, int m, int rows, int n0,
     }
 }
 
-enum { COLUMNS_MAX = 16 * PANEL };
-
-/* count in equal parts of at most most, each a multiple of unit */
-static int share(int count, int most, int unit)
-{
-    const int parts = (count + most - 1) / most;
-    return ((count + parts - 1) / parts + unit - 1) / unit * unit;
-}
+enum { WIDE_MAX = 16 };    /* panels that share turned rows */
 
 static void product(const struct product *p)
 {
@@ -580,7 +815,8 @@ static void product(const struct product *p)
             memset(p->c + (size_t)m * p->c_stride, 0,
                    (size_t)p->n * sizeof *p->c);
     const int rows = share(p->m, ROWS_MAX, MR);
-    const int columns = share(p->n, COLUMNS_MAX, PANEL);
+    const int columns = PANEL * group_of((p->n + PANEL - 1) / PANEL, WIDE_MAX,
+                                         (p->m + rows - 1) / rows);
     const bool large = (int64_t)p->m * p->n * p->k > SMALL;
     #pragma omp parallel for collapse(2) schedule(dynamic) if (large)
     for (int m = 0; m < p->m; m += rows)
@@ -594,7 +830,7 @@ typedef float few_at
     __attribute__((vector_size(2 * LANES), aligned(4), may_alias));
 typedef double dvec __attribute__((vector_size(4 * LANES)));
 
-enum { PARTS = 16, FEW = LANES / 2, FEWS = PARTS / FEW };
+enum { FEW = LANES / 2, FEWS = PARTS / FEW };
 
 INLINE dvec doubles(const float *p)
 {
@@ -626,27 +862,36 @@ INLINE double sum_row(const float *x, int width, double shift,
     return part[0];
 }
 
-INLINE few scaled(const float *x, double shift, double scale)
+struct scaling {
+    double shift, scale;
+    const float *weight, *bias;    /* bias may be NULL */
+};
+
+/* out = (in - shift) * scale * weight + bias, for FEW floats from i on */
+INLINE few scaled(const float *in, const struct scaling *by, int i)
 {
-    return __builtin_convertvector((doubles(x) - shift) * scale, few);
+    const few y = __builtin_convertvector(
+        (doubles(in + i) - by->shift) * by->scale, few)
+        * *(const few_at *)(by->weight + i);
+    return by->bias == NULL ? y : y + *(const few_at *)(by->bias + i);
 }
 
-/* out = (in - shift) * scale * weight + bias; bias may be NULL */
-INLINE void scale_row(const float *in, int width, double shift, double scale,
-                      const float *weight, const float *bias, float *out)
+static void scale_row(const float *in, int width, const struct scaling *by,
+                      float *out)
 {
-    for (int i = 0; i < width; i += FEW) {
+    int i = 0;
+    for (; i + FEW <= width; i += FEW)
+        *(few_at *)(out + i) = scaled(in, by, i);
+    if (i < width) {
         float part[3][FEW] = {{0}};
-        const int left = width - i;
-        const size_t bytes = (size_t)(left < FEW ? left : FEW)
-                             * sizeof(float);
+        const size_t bytes = (size_t)(width - i) * sizeof *in;
         memcpy(part[0], in + i, bytes);
-        memcpy(part[1], weight + i, bytes);
-        few y = scaled(part[0], shift, scale) * *(const few_at *)part[1];
-        if (bias != NULL) {
-            memcpy(part[2], bias + i, bytes);
-            y += *(const few_at *)part[2];
-        }
+        memcpy(part[1], by->weight + i, bytes);
+        if (by->bias != NULL)
+            memcpy(part[2], by->bias + i, bytes);
+        const struct scaling end = {by->shift, by->scale, part[1],
+                                    by->bias != NULL ? part[2] : NULL};
+        const few y = scaled(part[0], &end, 0);
         memcpy(out + i, &y, bytes);
     }
 }
@@ -661,8 +906,9 @@ static void layer_norm(const float *in, int rows, int width,
         const float *x = in + (size_t)r * (size_t)width;
         const double mean = sum_row(x, width, 0, false) / width;
         const double variance = sum_row(x, width, mean, true) / width;
-        scale_row(x, width, mean, 1 / sqrt(variance + eps), weight, bias,
-                  out + (size_t)r * (size_t)width);
+        const struct scaling by = {mean, 1 / sqrt(variance + eps), weight,
+                                   bias};
+        scale_row(x, width, &by, out + (size_t)r * (size_t)width);
     }
 }
 
@@ -674,8 +920,8 @@ static void rms_norm(const float *in, int rows, int width,
     for (int r = 0; r < rows; r++) {
         const float *x = in + (size_t)r * (size_t)width;
         const double square = sum_row(x, width, 0, true) / width;
-        scale_row(x, width, 0, 1 / sqrt(square + eps), weight, NULL,
-                  out + (size_t)r * (size_t)width);
+        const struct scaling by = {0, 1 / sqrt(square + eps), weight, NULL};
+        scale_row(x, width, &by, out + (size_t)r * (size_t)width);
     }
 }
 
@@ -723,19 +969,29 @@ static void gather_queries(struct attention_block *b)
     }
 }
 
+/* Has the tiles fetch the SLOTS slots from there on, if they lie together. */
+static void fetch_slots(const struct attention_block *b, const float *from,
+                        int rows, struct tile *tile)
+{
+    const bool together = b->call->slot_stride == (size_t)b->call->head_dim;
+    tile->next = together ? from : tile->b;
+    tile->step = together ? (size_t)(NR / ((rows + MR - 1) / MR)) : 0;
+}
+
 static void score_slots(struct attention_block *b, int at, int count)
 {
     const struct attention_call *call = b->call;
     const int d = call->head_dim;
     const float *key = call->key + (size_t)b->kv_head * call->head_stride
                        + (size_t)at * call->slot_stride;
-    turn(key, call->slot_stride, count, d, b->room, SLOTS,
-         (count + NR - 1) / NR * NR);
-    tile_columns(b->rows - b->first, (count + NR - 1) / NR * NR,
-        (struct tile){.a = b->query + b->first * d, .a_row = (size_t)d,
-                      .b = b->room, .b_row = SLOTS,
-                      .c = b->scores + b->first * SLOTS, .c_row = SLOTS,
-                      .depth = d, .first = true});
+    const int width = (count + NR - 1) / NR * NR, rows = b->rows - b->first;
+    turn(key, call->slot_stride, count, d, b->room, SLOTS, width);
+    struct tile tile = {.a = b->query + b->first * d, .a_row = (size_t)d,
+                        .b = b->room, .b_row = SLOTS,
+                        .c = b->scores + b->first * SLOTS, .c_row = SLOTS,
+                        .depth = d, .first = true};
+    fetch_slots(b, call->value + (key - call->key), rows, &tile);
+    tile_columns(rows, width, tile);
 }
 
 INLINE int seen_of(const struct attention_block *b, int r, int at)
@@ -746,35 +1002,27 @@ INLINE int seen_of(const struct attention_block *b, int r, int at)
 
 INLINE float largest_of(const float *p, int seen)
 {
-    float part[LANES];
-    vec most = load(p);
-    for (int j = LANES; j < seen; j += LANES)
-        most = larger(load(p + j), most);
-    memcpy(part, &most, sizeof part);
-    float largest = part[0];
-    for (int j = 1; j < LANES; j++)
-        largest = part[j] > largest ? part[j] : largest;
-    return largest;
+    vec most[VECS];
+    UNROLL for (int v = 0; v < VECS; v++)
+        most[v] = load(p + v * LANES);
+    for (int j = PARTS; j < seen; j += PARTS)
+        UNROLL for (int v = 0; v < VECS; v++)
+            most[v] = larger(load(p + j + v * LANES), most[v]);
+    return largest_part(most);
 }
 
-INLINE double weigh(float *p, int seen, float base)
+INLINE float weigh(float *p, int seen, float base)
 {
-    enum { VECS = PARTS / LANES };
     vec sum[VECS];
-    float part[PARTS];
     UNROLL for (int v = 0; v < VECS; v++)
         sum[v] = splat(0);
     for (int j = 0; j < seen; j += PARTS)
         UNROLL for (int v = 0; v < VECS; v++) {
-            const vec e = vexp(load(p + j + v * LANES) - base);
+            const vec e = vexp_low(load(p + j + v * LANES) - base);
             store(p + j + v * LANES, e);
             sum[v] += e;
         }
-    memcpy(part, sum, sizeof part);
-    for (int w = PARTS / 2; w > 0; w /= 2)
-        for (int j = 0; j < w; j++)
-            part[j] += part[j + w];
-    return part[0];
+    return sum_parts(sum);
 }
 
 static void weigh_row(struct attention_block *b, int r, int at)
@@ -786,9 +1034,9 @@ static void weigh_row(struct attention_block *b, int r, int at)
     const float before = b->largest[r], here = largest_of(p, seen);
     const float now = here > before ? here : before;
     const float base = now == -INFINITY ? 0 : now;
-    const double sum = weigh(p, seen, base);
+    const float sum = weigh(p, seen, base);
     if (at > 0 && now > before) {
-        const vec factor = vexp(splat(before - now));
+        const vec factor = vexp_low(splat(before - now));
         float *context = b->context + r * b->padded;
         for (int i = 0; i < b->padded; i += LANES)
             store(context + i, load(context + i) * factor);
@@ -799,48 +1047,77 @@ static void weigh_row(struct attention_block *b, int r, int at)
 }
 
 static void add_values(struct attention_block *b, int at, int i,
-                       const float *value, size_t value_row)
+                       struct tile tile)
 {
-    struct tile tile = {.a_row = SLOTS, .b_row = value_row,
-                        .c_row = (size_t)b->padded};
+    tile.a_row = SLOTS;
+    tile.c_row = (size_t)b->padded;
+    tile.first = at == 0;
     for (int r = b->first; r < b->rows; r += MR) {
         const int rows = b->rows - r < MR ? b->rows - r : MR;
         const int seen = seen_of(b, r, at);
         tile.a = b->scores + r * SLOTS;
-        tile.b = value;
         tile.c = b->context + r * b->padded + i;
         tile.depth = seen;
-        tile.first = at == 0;
         tile_rows(rows, &tile);
-        tile.first = false;
         for (int x = 1; x < rows; x++) {
-            tile.depth = seen_of(b, r + x, at) - seen;
-            tile.a = b->scores + (r + x) * SLOTS + seen;
-            tile.b = value + (size_t)seen * value_row;
-            tile.c = b->context + (r + x) * b->padded + i;
-            if (tile.depth > 0)
-                tile_rows(1, &tile);
+            struct tile more = tile;
+            more.depth = seen_of(b, r + x, at) - seen;
+            more.a = b->scores + (r + x) * SLOTS + seen;
+            more.b = tile.b + (size_t)seen * tile.b_row;
+            more.c = b->context + (r + x) * b->padded + i;
+            more.first = false;
+            if (more.depth > 0)
+                tile_rows(1, &more);
         }
+        tile.next += SLOTS * tile.step;
     }
+}
+
+static const float *pad_values(struct attention_block *b, const float *value,
+                               int count, int width)
+{
+    for (int j = 0; j < count; j++)
+        for (int x = 0; x < NR; x++)
+            b->room[j * NR + x] = x < width
+                ? value[(size_t)j * b->call->slot_stride + (size_t)x] : 0.0f;
+    return b->room;
+}
+
+/* Keys of later slots, or of the next head. */
+static const float *following_keys(const struct attention_block *b, int at)
+{
+    const struct attention_call *call = b->call;
+    const bool more = at < b->limit[b->rows - 1];
+    const int head = more || b->kv_head + 1 == call->kv_heads
+        ? b->kv_head : b->kv_head + 1;
+    return call->key + (size_t)head * call->head_stride
+           + (size_t)(more ? at : 0) * call->slot_stride;
 }
 
 static void add_slots(struct attention_block *b, int at, int count)
 {
     const struct attention_call *call = b->call;
-    const int d = call->head_dim;
-    const float *value = call->value + (size_t)b->kv_head * call->head_stride
-                         + (size_t)at * call->slot_stride;
-    for (int i = 0; i < d; i += NR) {
-        if (i + NR <= d) {
-            add_values(b, at, i, value + i, call->slot_stride);
-            continue;
-        }
-        for (int j = 0; j < count; j++)
-            for (int x = 0; x < NR; x++)
-                b->room[j * NR + x] = i + x < d
-                    ? value[(size_t)j * call->slot_stride + (size_t)(i + x)]
-                    : 0.0f;
-        add_values(b, at, i, b->room, NR);
+    const int d = call->head_dim, rows = b->rows - b->first;
+    const size_t from = (size_t)b->kv_head * call->head_stride
+                        + (size_t)at * call->slot_stride;
+    struct tile tile = {.b = call->value + from, .b_row = call->slot_stride};
+    fetch_slots(b, following_keys(b, at + SLOTS), rows, &tile);
+    int i = 0;
+    if (rows == 1 && d >= 2 * NR) {
+        tile.a = b->scores + b->first * SLOTS;
+        tile.c = b->context + b->first * b->padded;
+        tile.depth = count;
+        tile.first = at == 0;
+        i = d / NR * NR;
+        tile_columns(1, i, tile);
+        tile.b += i;
+    }
+    for (; i + NR <= d; i += NR, tile.b += NR)
+        add_values(b, at, i, tile);
+    if (i < d) {
+        tile.b = pad_values(b, tile.b, count, d - i);
+        tile.b_row = NR;
+        add_values(b, at, i, tile);
     }
 }
 
