@@ -6,7 +6,7 @@ set format y "10^{%L}"
 set xrange [-1:64]; set xtics 8; set yrange [5e-4:60]
 set grid y lc rgb "#cccccc"
 set ylabel "largest difference of a logit"
-set key at graph 0.98,0.36 maxrows 2 samplen 2
+set key at graph 0.99,0.41 maxrows 4 samplen 2 spacing 0.8
 set ytics add ("0" 5e-4)
 ids = "84,104,101,32,109,97,115,107,32"
 slip(name) = "< tinygpt steps --model book/checkpoint --prompt-ids " . ids . \
@@ -19,12 +19,12 @@ plot slip("late") using 1:(shown($3)) every ::1::64 with lines lw 2 lc rgb "#222
      slip("counter-0") using 1:(shown($3)) every ::1::64 with lines lw 2 lc rgb "#c8553d" title "position 0", \
      slip("counter-p") using 1:(shown($3)) every ::1::64 with linespoints pt 7 ps 0.4 lw 1 lc rgb "#5a9e5a" title "position P", \
      slip("counter-k") using 1:(shown($3)) every ::1::64 with linespoints pt 7 ps 0.4 lw 1 lc rgb "#3b6ea5" title "position k", \
-     1e-3 with lines dt 2 lc rgb "#888888" title "absolute bound"
+     1e-3 with lines dt 2 lc rgb "#888888" notitle
 set title "rows in the cache"
 set xlabel "step"
 plot slip("handoff-long") using 1:(shown($3)) every ::1::64 with lines lw 2 lc rgb "#c8553d" title "P + 1 rows", \
      slip("handoff-short") using 1:(shown($3)) every ::1::64 with linespoints pt 7 ps 0.4 lw 1 lc rgb "#3b6ea5" title "P - 1 rows", \
      slip("window") using 1:(shown($3)) every ::1::64 with linespoints pt 7 ps 0.4 lw 1 lc rgb "#5a9e5a" title "oldest row lost", \
      slip("none") using 1:(shown($3)) every ::1::64 with points pt 7 ps 0.5 lc rgb "#222222" title "no slip", \
-     1e-3 with lines dt 2 lc rgb "#888888" title "absolute bound"
+     1e-3 with lines dt 2 lc rgb "#888888" notitle
 unset multiplot
