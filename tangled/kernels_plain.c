@@ -1,17 +1,92 @@
 #include "kernels.h"
 #include <math.h>
 #include <string.h>
-#include "gelu.h"
-#include "layers_backward.h"
-#include "norm.h"
-#include "rms_norm.h"
-#include "swiglu.h"
+#include "parameters.h"
 #include "vector.h"
 
-static float gelu_tanh(float x)
+static void plain_gelu(const float *in, size_t count, float *out)
 {
-    const float inner = 0.7978845608028654f * (x + 0.044715f * x * x * x);
-    return 0.5f * x * (1 + tanhf(inner));
+    for (size_t k = 0; k < count; k++) {
+        const float x = in[k];
+        out[k] = 0.5f * x * erfcf(-x * 0.70710678118654752f);    /* x / √2 */
+    }
+}
+
+static void plain_gelu_backward(const float *in, const float *d_out,
+                                size_t count, float *d_in)
+{
+    const float root_half = 0.70710678118654752f;
+    const float density_at_0 = 0.39894228040143268f;
+    for (size_t i = 0; i < count; i++) {
+        const float x = in[i];
+        float below = 0.5f * erfcf(-x * root_half);
+        float density = density_at_0 * expf(-0.5f * x * x);
+        d_in[i] += d_out[i] * (below + x * density);
+    }
+}
+
+static const double root = 0.79788456080286536, cubic = 0.044715;
+
+static void plain_gelu_tanh(const float *in, size_t count, float *out)
+{
+    for (size_t k = 0; k < count; k++) {
+        const float x = in[k], slope = (float)(-2 * root);
+        const float twice = slope * (x + (float)cubic * x * x * x);
+        out[k] = x / (1 + expf(twice));
+    }
+}
+
+static void plain_gate(const float *gate, const float *up, size_t count,
+                       float *out)
+{
+    for (size_t k = 0; k < count; k++) {
+        const float x = gate[k];
+        out[k] = x / (1 + expf(-x)) * up[k];
+    }
+}
+
+static void plain_activate(enum activation f, const float *in, size_t count,
+                           float *out)
+{
+    const float one = 1;
+    if (f == ACTIVATION_GELU)
+        plain_gelu(in, count, out);
+    else if (f == ACTIVATION_GELU_TANH)
+        plain_gelu_tanh(in, count, out);
+    else
+        for (size_t k = 0; k < count; k++)
+            plain_gate(in + k, &one, 1, out + k);
+}
+
+static float slope_of_gelu_tanh(double x)
+{
+    const double s = 1 / (1 + exp(-2 * root * (x + cubic * x * x * x)));
+    return (float)(s + x * s * (1 - s) * 2 * root * (1 + 3 * cubic * x * x));
+}
+
+static float slope_of_silu(double x)
+{
+    const double s = 1 / (1 + exp(-x));
+    return (float)(s * (1 + x * (1 - s)));
+}
+
+static void plain_activate_backward(enum activation f, const float *in,
+                                    const float *d_out, size_t count,
+                                    float *d_in)
+{
+    if (f == ACTIVATION_GELU)
+        plain_gelu_backward(in, d_out, count, d_in);
+    else
+        for (size_t k = 0; k < count; k++)
+            d_in[k] += d_out[k] * (f == ACTIVATION_SILU
+                                   ? slope_of_silu(in[k])
+                                   : slope_of_gelu_tanh(in[k]));
+}
+
+static void plain_exponential(const float *in, size_t count, float *out)
+{
+    for (size_t k = 0; k < count; k++)
+        out[k] = expf(in[k]);
 }
 
 static float finished(enum finish finish, float y, float out)
@@ -22,12 +97,13 @@ static float finished(enum finish finish, float y, float out)
     case FINISH_ADD:
         return out + y;
     case FINISH_GELU:
-        gelu_forward(&y, 1, &y);
+        plain_gelu(&y, 1, &y);
         break;
     case FINISH_GELU_TANH:
-        return gelu_tanh(y);
+        plain_gelu_tanh(&y, 1, &y);
+        break;
     case FINISH_SILU_MULTIPLY:
-        swiglu_forward(&out, &y, 1, &y);
+        plain_gate(&out, &y, 1, &y);
         break;
     }
     return y;
@@ -133,62 +209,39 @@ static void plain_layer_norm(const float *in, int rows, int width,
                              const float *weight, const float *bias,
                              double eps, float *out)
 {
-    const struct layer_norm norm = {{(float *)weight, 1, {width}},
+    const struct layer_norm view = {{(float *)weight, 1, {width}},
                                     {(float *)bias, 1, {width}}};
-    layer_norm_forward(&norm, eps, in, rows, out);
+    const struct layer_norm *norm = &view;
+    for (int row = 0; row < rows; row++, in += width, out += width) {
+        double mean = 0;
+        for (int c = 0; c < width; c++)
+            mean += in[c];
+        mean /= width;
+        double variance = 0;
+        for (int c = 0; c < width; c++)
+            variance += (in[c] - mean) * (in[c] - mean);
+        variance /= width;
+        const double scale = 1 / sqrt(variance + eps);
+        for (int c = 0; c < width; c++)
+            out[c] = norm->weight.data[c] * (float)((in[c] - mean) * scale)
+                     + norm->bias.data[c];
+    }
 }
 
 static void plain_rms_norm(const float *in, int rows, int width,
-                           const float *weight, double eps, float *out)
+                           const float *weights, double eps, float *out)
 {
-    const struct tensor tensor = {(float *)weight, 1, {width}};
-    rms_norm_forward(&tensor, eps, in, rows, out);
-}
-
-static void plain_activate(enum activation f, const float *in, size_t count,
-                           float *out)
-{
-    if (f == ACTIVATION_GELU)
-        gelu_forward(in, count, out);
-    else if (f == ACTIVATION_GELU_TANH)
-        for (size_t k = 0; k < count; k++)
-            out[k] = gelu_tanh(in[k]);
-    else
-        for (size_t k = 0; k < count; k++)
-            out[k] = in[k] / (1 + expf(-in[k]));
-}
-
-static float slope_of_gelu_tanh(float x)
-{
-    const float root = 0.7978845608028654f;
-    const float t = tanhf(root * (x + 0.044715f * x * x * x));
-    return 0.5f * (1 + t)
-           + 0.5f * x * (1 - t * t) * root * (1 + 0.134145f * x * x);
-}
-
-static float slope_of_silu(float x)
-{
-    const float s = 1 / (1 + expf(-x));
-    return s * (1 + x * (1 - s));
-}
-
-static void plain_activate_backward(enum activation f, const float *in,
-                                    const float *d_out, size_t count,
-                                    float *d_in)
-{
-    if (f == ACTIVATION_GELU)
-        gelu_backward(in, d_out, count, d_in);
-    else
-        for (size_t k = 0; k < count; k++)
-            d_in[k] += d_out[k] * (f == ACTIVATION_SILU
-                                   ? slope_of_silu(in[k])
-                                   : slope_of_gelu_tanh(in[k]));
-}
-
-static void plain_exponential(const float *in, size_t count, float *out)
-{
-    for (size_t k = 0; k < count; k++)
-        out[k] = expf(in[k]);
+    const struct tensor view = {(float *)weights, 1, {width}};
+    const struct tensor *weight = &view;
+    for (int row = 0; row < rows; row++, in += width, out += width) {
+        double square = 0;
+        for (int c = 0; c < width; c++)
+            square += (double)in[c] * in[c];
+        square /= width;
+        const double scale = 1 / sqrt(square + eps);
+        for (int c = 0; c < width; c++)
+            out[c] = (float)(weight->data[c] * (in[c] * scale));
+    }
 }
 
 const struct kernels kernels_plain = {
