@@ -25,7 +25,7 @@ static void print_products(FILE *out, const char *phase,
     fprintf(out, "%s\n  %-11s  %6s  %6s  %6s  %6s\n", phase, "product", "m",
             "k", "n", "times");
     for (int p = 0; p < work->count; p++) {
-        const struct product *product = &work->products[p];
+        const struct phase_product *product = &work->products[p];
         const size_t calls = work->rows / work->products[0].m;
         fprintf(out, "  %-11s  %6zu  %6zu  %6zu  %6zu\n", product->name,
                 product->m, product->k, product->n,
@@ -97,7 +97,7 @@ static void print_work(FILE *out, const struct phase_report *report,
 {
     fprintf(out, "  \"products\": [");
     for (int p = 0; p < work->count; p++) {
-        const struct product *product = &work->products[p];
+        const struct phase_product *product = &work->products[p];
         fprintf(out, "%s\n   {\"name\": \"%s\", \"m\": %zu, \"k\": %zu,"
                 " \"n\": %zu, \"times\": %zu, \"macs\": %zu}",
                 p > 0 ? "," : "", product->name, product->m, product->k,

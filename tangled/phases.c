@@ -33,7 +33,7 @@ static enum status check(const struct ownership *ownership,
 static bool enter(struct work *work, const char *name, const size_t shape[3],
                   size_t times, size_t macs)
 {
-    struct product *product = &work->products[work->count++];
+    struct phase_product *product = &work->products[work->count++];
     size_t flops;
     snprintf(product->name, sizeof product->name, "%s", name);
     product->m = shape[0];

@@ -12,7 +12,7 @@ struct phase {
 enum { PRODUCTS_MAX = 12, PRODUCT_NAME_MAX = 16 };
 
 /* [m,k] times [k,n] */
-struct product {
+struct phase_product {
     char name[PRODUCT_NAME_MAX];    /* "qkv_proj", "scores" */
     size_t m, k, n;
     size_t times;               /* such products in the call */
@@ -21,7 +21,7 @@ struct product {
 };
 
 struct work {
-    struct product products[PRODUCTS_MAX];
+    struct phase_product products[PRODUCTS_MAX];
     int count;
     size_t rows;                /* B T, of all calls */
     size_t flops;               /* of the products: two a multiply-add */

@@ -678,11 +678,11 @@ static struct work work_of(const struct ownership *own, int batch, int tokens,
 }
 
 static void expect_products(const struct work *work,
-                            const struct product *want, int count)
+                            const struct phase_product *want, int count)
 {
     ck_assert_int_eq(work->count, count);
     for (int p = 0; p < count; p++) {
-        const struct product *got = &work->products[p];
+        const struct phase_product *got = &work->products[p];
         ck_assert_msg(strcmp(got->name, want[p].name) == 0
                       && got->m == want[p].m && got->k == want[p].k
                       && got->n == want[p].n && got->times == want[p].times
@@ -709,7 +709,7 @@ START_TEST(prefill_has_the_products_of_all_its_rows)
     const struct gpt_config config = phase_gpt();
     const struct ownership own = own_gpt(&config);
     const struct work work = work_of(&own, 2, 4, 0, true);
-    const struct product want[] = {
+    const struct phase_product want[] = {
         {"qkv_proj", 8, 6, 18, 3, 3 * 8 * 6 * 18},
         {"out_proj", 8, 6, 6, 3, 3 * 8 * 36},
         {"up_proj", 8, 6, 5, 3, 3 * 8 * 30},
@@ -731,7 +731,7 @@ START_TEST(a_decoded_step_has_one_row_for_each_row_of_the_batch)
     const struct llama_config config = small_llama_config();
     const struct ownership own = own_llama(&config);
     const struct work work = work_of(&own, 3, 1, 8, true);
-    const struct product want[] = {
+    const struct phase_product want[] = {
         {"q_proj", 3, 10, 24, 3, 9 * 240}, {"k_proj", 3, 10, 12, 3, 9 * 120},
         {"v_proj", 3, 10, 12, 3, 9 * 120}, {"o_proj", 3, 24, 10, 3, 9 * 240},
         {"gate_proj", 3, 10, 7, 3, 9 * 70}, {"up_proj", 3, 10, 7, 3, 9 * 70},
@@ -829,7 +829,7 @@ START_TEST(a_token_meets_the_experts_that_it_is_sent_to)
     const struct llama_config config = expert_config();
     const struct ownership own = own_llama(&config);
     const struct work work = work_of(&own, 3, 4, 2, true);
-    const struct product want[] = {
+    const struct phase_product want[] = {
         {"q_proj", 12, 10, 24, 3, 36 * 240},
         {"k_proj", 12, 10, 12, 3, 36 * 120},
         {"v_proj", 12, 10, 12, 3, 36 * 120},
@@ -1436,7 +1436,7 @@ START_TEST(both_phases_are_reported_with_their_matrix_shapes)
         ck_assert_int_eq(cJSON_GetArraySize(list), work->count);
         for (int p = 0; p < work->count; p++) {
             const cJSON *item = cJSON_GetArrayItem(list, p);
-            const struct product *product = &work->products[p];
+            const struct phase_product *product = &work->products[p];
             ck_assert_str_eq(cJSON_GetStringValue(
                 cJSON_GetObjectItem(item, "name")), product->name);
             ck_assert_double_eq(number(item, "m"), (double)product->m);
