@@ -166,9 +166,36 @@ static const struct hub_field llama_fields[] = {
 
 static const struct setting llama_settings[] = {
     {"attention_bias", ONLY_FALSE}, {"mlp_bias", ONLY_FALSE},
-    {"rope_scaling", ONLY_NULL}, {"rope_parameters", ONLY_NULL},
-    {"sliding_window", ONLY_NULL}, {"quantization_config", ONLY_NULL},
+    {"rope_scaling", ONLY_NULL}, {"sliding_window", ONLY_NULL},
+    {"quantization_config", ONLY_NULL},
 };
+
+static enum status take_turns(const cJSON *object,
+                              struct llama_config *llama,
+                              struct error *error)
+{
+    static const char *const types[] = {"default"};
+    const struct hub_field theta = {"rope_theta", NUMBER, LLAMA(rope_theta),
+                                    llama->rope_theta};
+    const cJSON *turns = cJSON_GetObjectItemCaseSensitive(object,
+                                                          "rope_parameters");
+    const cJSON *item;
+    int type;
+    if (turns != NULL && !cJSON_IsNull(turns) && !cJSON_IsObject(turns))
+        return error_set(error, STATUS_FORMAT, "rope_parameters: expected"
+                         " an object");
+    enum status status = json_unique(turns, error);
+    if (status != STATUS_OK)
+        return status;
+    cJSON_ArrayForEach(item, turns)
+        if (strcmp(item->string, "rope_type") != 0
+            && strcmp(item->string, theta.name) != 0)
+            return error_set(error, STATUS_FORMAT, "rope_parameters: %.64s"
+                             " is not supported", item->string);
+    status = take_name(turns, "rope_type", types, 1, &type, error);
+    return status == STATUS_OK ? take_field(turns, &theta, llama, error)
+                               : status;
+}
 
 static const struct hub_field mixtral_fields[] = {
     {"num_local_experts", SIZE, LLAMA(n_experts), 8},
@@ -191,6 +218,8 @@ static enum status take_llama(struct hub_config *config, const cJSON *object,
     if (status == STATUS_OK && config->format == FORMAT_MIXTRAL)
         status = take_fields(object, mixtral_fields, COUNT(mixtral_fields),
                              llama, error);
+    if (status == STATUS_OK)
+        status = take_turns(object, llama, error);
     if (status == STATUS_OK)
         status = take_name(object, "hidden_act", acts, 1, &act, error);
     if (status != STATUS_OK)

@@ -286,7 +286,9 @@ START_TEST(settings_that_change_the_function_are_refused_by_name)
         {true, "attention_bias", "true", "false"},
         {true, "mlp_bias", "true", "false"},
         {true, "rope_scaling", "{\"type\": \"linear\"}", "null"},
-        {true, "rope_parameters", "{\"rope_theta\": 7}", "null"},
+        {true, "rope_parameters", "{\"rope_parameters\": 1}", "null"},
+        {true, "rope_parameters", "{\"factor\": 2}", "{}"},
+        {true, "rope_parameters", "7", "{\"rope_type\": \"default\"}"},
         {true, "sliding_window", "4096", "null"},
         {true, "quantization_config", "{}", "null"},
         {true, "attention_bias", "1", "null"},
@@ -494,6 +496,31 @@ START_TEST(a_heads_width_is_given_or_the_quotient)
     expect_ok(parse(&config, without(llama_text(&llama, ""), "head_dim")),
               &error);
     ck_assert_int_eq(config.llama.head_dim, 4);
+}
+END_TEST
+
+START_TEST(newer_files_keep_the_base_of_the_turns_elsewhere)
+{
+    const struct llama_config llama = small_llama_config();
+    struct hub_config config;
+    expect_ok(parse(&config, llama_text(&llama, "\"rope_parameters\": {"
+                                        "\"rope_theta\": 500000.0,"
+                                        " \"rope_type\": \"default\"}, ")),
+              &error);
+    ck_assert_double_eq(config.llama.rope_theta, 500000);
+    expect_ok(parse(&config, llama_text(&llama, "\"rope_parameters\": {"
+                                        "\"rope_type\": \"default\"}, ")),
+              &error);
+    ck_assert_double_eq(config.llama.rope_theta, 100);
+    ck_assert_int_eq(parse(&config, llama_text(&llama, "\"rope_parameters\""
+                                               ": {\"rope_type\":"
+                                               " \"yarn\"}, ")),
+                     STATUS_FORMAT);
+    expect_named(&error, "rope_type");
+    expect_named(&error, "yarn");
+    ck_assert_int_eq(parse(&config, llama_text(&llama, "\"rope_parameters\""
+                                               ": {\"rope_theta\": 0}, ")),
+                     STATUS_INVALID);
 }
 END_TEST
 
@@ -1521,6 +1548,8 @@ static const struct test tests[] = {
     TEST(gelu_has_the_name_that_the_config_gives_it, 1,
          "the config of GPT-2"),
     TEST(heads_of_keys_are_given_or_one_for_each_query, 1, KEYS),
+    TEST(newer_files_keep_the_base_of_the_turns_elsewhere, 1,
+         "the turns of newer files"),
     TEST(what_a_config_leaves_out_is_the_public_default, 1,
          "what a mixture has besides"),
     TEST(numbers_flags_and_names_are_of_their_type, 1,
