@@ -176,8 +176,6 @@ INLINE vec vgelu(vec x)
     return larger(x, splat(0)) - normal.z * normal.below;
 }
 
-INLINE vec vsigmoid(vec x) { return 1.0f / (1.0f + vexp(-x)); }
-
 INLINE vec vsilu(vec x) { return x / (1.0f + vexp(-x)); }
 
 INLINE vec vgelu_tanh(vec x)
@@ -193,18 +191,32 @@ INLINE vec vslope_gelu(vec x)
     return choose(x < splat(0), left, 1.0f - left);
 }
 
-INLINE vec vslope_gelu_tanh(vec x)
+/* x, at most that far from 0: what is behind has the same slope */
+INLINE vec within(vec x, float most)
 {
-    const vec u = x * (1.5957691216057308f + 0.07135481282553f * (x * x));
-    const vec s = vsigmoid(u);
-    return s + x * s * (1.0f - s)
-               * (1.5957691216057308f + 0.21406443847659f * (x * x));
+    x = choose(x > splat(most), splat(most), x);
+    return choose(x < splat(-most), splat(-most), x);
+}
+
+INLINE vec slope_of_gated(vec x, vec u, vec slope_of_u)
+{
+    const vec minus = (vec)((ivec)u | INT32_MIN);
+    const vec e = vexp_low(minus), high = 1.0f / (1.0f + e), low = e * high;
+    return choose(u < splat(0), low, high) + x * (high * low) * slope_of_u;
 }
 
 INLINE vec vslope_silu(vec x)
 {
-    const vec s = vsigmoid(x);
-    return s * (1.0f + x * (1.0f - s));
+    x = within(x, 100.0f);
+    return slope_of_gated(x, x, splat(1));
+}
+
+INLINE vec vslope_gelu_tanh(vec x)
+{
+    x = within(x, 20.0f);
+    return slope_of_gated(x,
+        x * (1.5957691216057308f + 0.07135481282553f * (x * x)),
+        1.5957691216057308f + 0.21406443847659f * (x * x));
 }
 
 INLINE vec vactivate(enum activation f, vec x)
@@ -276,8 +288,9 @@ INLINE void tile_of(const int rows, const int wide, const struct tile *tile)
         vec w[2 * WIDE];
         UNROLL for (int v = 0; v < wide; v++)
             w[v] = load(b + v * LANES);
-        UNROLL for (int v = 0; v < wide * LANES; v += LINE)
+        UNROLL for (int v = 0; v < wide * LANES; v += LINE) {
             __builtin_prefetch(next + v);
+        }
         next += step;
         UNROLL for (int r = 0; r < rows; r++) {
             const float x = a[(size_t)r * a_row];
@@ -698,8 +711,9 @@ static void one_row(const struct linear_call *call, bool large)
     for (int u = 0; u < groups + single; u++)
         if (u < groups)
             panels_streams(call, u * each);
-        else
+        else {
             panels_one(call, groups * each + (u - groups) * PANEL);
+        }
 }
 
 static void few_rows(const struct linear_call *call, bool large)
@@ -832,9 +846,10 @@ typedef double dvec __attribute__((vector_size(4 * LANES)));
 
 enum { FEW = LANES / 2, FEWS = PARTS / FEW };
 
-INLINE dvec doubles(const float *p)
+/* FEW floats, shifted */
+INLINE dvec deviations(const float *p, double shift)
 {
-    return __builtin_convertvector(*(const few_at *)p, dvec);
+    return __builtin_convertvector(*(const few_at *)p, dvec) - shift;
 }
 
 /* The sum of (x - shift), or of its square. */
@@ -848,7 +863,7 @@ INLINE double sum_row(const float *x, int width, double shift,
     int i = 0;
     for (; i + PARTS <= width; i += PARTS)
         UNROLL for (int f = 0; f < FEWS; f++) {
-            const dvec d = doubles(x + i + f * FEW) - shift;
+            const dvec d = deviations(x + i + f * FEW, shift);
             sum[f] += squared ? d * d : d;
         }
     memcpy(part, sum, sizeof part);
@@ -871,7 +886,7 @@ struct scaling {
 INLINE few scaled(const float *in, const struct scaling *by, int i)
 {
     const few y = __builtin_convertvector(
-        (doubles(in + i) - by->shift) * by->scale, few)
+        deviations(in + i, by->shift) * by->scale, few)
         * *(const few_at *)(by->weight + i);
     return by->bias == NULL ? y : y + *(const few_at *)(by->bias + i);
 }
@@ -929,9 +944,10 @@ enum { QUERIES = 96, SLOTS = 64, HEAD_MAX = 256 };
 
 struct attention_block {
     const struct attention_call *call;
-    int kv_head, row, rows;      /* row r: token r / group, head r % group */
+    int kv_head, row, rows;
     int padded;                  /* D in whole tiles */
-    int first;                   /* earlier rows see none of these slots */
+    int at, slots;               /* the slots at hand */
+    int first;                   /* earlier rows see none of them */
     int limit[QUERIES];          /* slots that the row sees */
     float largest[QUERIES];
     double sum[QUERIES];
@@ -941,15 +957,16 @@ struct attention_block {
     float room[HEAD_MAX * SLOTS] ALIGNED;
 };
 
-INLINE size_t block_token(const struct attention_block *b, int r)
-{
-    return (size_t)((b->row + r) / (b->call->heads / b->call->kv_heads));
-}
+struct place {
+    size_t token, head;
+};
 
-INLINE size_t block_head(const struct attention_block *b, int r)
+INLINE struct place place_of(const struct attention_block *b, int r)
 {
-    const int group = b->call->heads / b->call->kv_heads;
-    return (size_t)(b->kv_head * group + (b->row + r) % group);
+    const int group = b->call->heads / b->call->kv_heads, row = b->row + r;
+    struct place place = {(size_t)(row / group), 0};
+    place.head = (size_t)(b->kv_head * group + row % group);
+    return place;
 }
 
 static void gather_queries(struct attention_block *b)
@@ -958,18 +975,32 @@ static void gather_queries(struct attention_block *b)
     const int d = call->head_dim;
     const float scale = 1 / sqrtf((float)d);
     for (int r = 0; r < b->rows; r++) {
-        const float *from = call->query
-            + block_token(b, r) * call->query_token
-            + block_head(b, r) * call->query_head;
+        const struct place place = place_of(b, r);
+        const float *from = call->query + place.token * call->query_token
+                            + place.head * call->query_head;
         for (int i = 0; i < d; i++)
             b->query[r * d + i] = from[i] * scale;
-        b->limit[r] = call->length + (int)block_token(b, r) + 1;
+        b->limit[r] = call->length + (int)place.token + 1;
         b->largest[r] = -INFINITY;
         b->sum[r] = 0;
     }
 }
 
-/* Has the tiles fetch the SLOTS slots from there on, if they lie together. */
+INLINE int seen_of(const struct attention_block *b, int r)
+{
+    const int seen = b->limit[r] - b->at;
+    return seen < b->slots ? seen : b->slots;
+}
+
+/* Where the slots at hand begin, in keys or in values. */
+INLINE const float *slots_of(const struct attention_block *b,
+                             const float *array)
+{
+    return array + (size_t)b->kv_head * b->call->head_stride
+           + (size_t)b->at * b->call->slot_stride;
+}
+
+/* The slots from there on, if they lie side by side. */
 static void fetch_slots(const struct attention_block *b, const float *from,
                         int rows, struct tile *tile)
 {
@@ -978,45 +1009,38 @@ static void fetch_slots(const struct attention_block *b, const float *from,
     tile->step = together ? (size_t)(NR / ((rows + MR - 1) / MR)) : 0;
 }
 
-static void score_slots(struct attention_block *b, int at, int count)
+static void score_slots(struct attention_block *b)
 {
-    const struct attention_call *call = b->call;
-    const int d = call->head_dim;
-    const float *key = call->key + (size_t)b->kv_head * call->head_stride
-                       + (size_t)at * call->slot_stride;
-    const int width = (count + NR - 1) / NR * NR, rows = b->rows - b->first;
-    turn(key, call->slot_stride, count, d, b->room, SLOTS, width);
+    const int d = b->call->head_dim, rows = b->rows - b->first;
+    const int seen = seen_of(b, b->rows - 1);
+    const int width = (seen + NR - 1) / NR * NR;
+    turn(slots_of(b, b->call->key), b->call->slot_stride, seen, d, b->room,
+         SLOTS, width);
     struct tile tile = {.a = b->query + b->first * d, .a_row = (size_t)d,
                         .b = b->room, .b_row = SLOTS,
                         .c = b->scores + b->first * SLOTS, .c_row = SLOTS,
                         .depth = d, .first = true};
-    fetch_slots(b, call->value + (key - call->key), rows, &tile);
+    fetch_slots(b, slots_of(b, b->call->value), rows, &tile);
     tile_columns(rows, width, tile);
 }
 
-INLINE int seen_of(const struct attention_block *b, int r, int at)
-{
-    const int seen = b->limit[r] - at;
-    return seen < SLOTS ? seen : SLOTS;
-}
-
-INLINE float largest_of(const float *p, int seen)
+INLINE float largest_of(const float *p, int count)
 {
     vec most[VECS];
     UNROLL for (int v = 0; v < VECS; v++)
         most[v] = load(p + v * LANES);
-    for (int j = PARTS; j < seen; j += PARTS)
+    for (int j = PARTS; j < count; j += PARTS)
         UNROLL for (int v = 0; v < VECS; v++)
             most[v] = larger(load(p + j + v * LANES), most[v]);
     return largest_part(most);
 }
 
-INLINE float weigh(float *p, int seen, float base)
+INLINE float weigh(float *p, int count, float base)
 {
     vec sum[VECS];
     UNROLL for (int v = 0; v < VECS; v++)
         sum[v] = splat(0);
-    for (int j = 0; j < seen; j += PARTS)
+    for (int j = 0; j < count; j += PARTS)
         UNROLL for (int v = 0; v < VECS; v++) {
             const vec e = vexp_low(load(p + j + v * LANES) - base);
             store(p + j + v * LANES, e);
@@ -1025,17 +1049,19 @@ INLINE float weigh(float *p, int seen, float base)
     return sum_parts(sum);
 }
 
-static void weigh_row(struct attention_block *b, int r, int at)
+static void weigh_row(struct attention_block *b, int r)
 {
     float *p = b->scores + r * SLOTS;
-    const int seen = seen_of(b, r, at);
-    for (int j = seen; j < (seen + PARTS - 1) / PARTS * PARTS; j++)
+    const int seen = seen_of(b, r);
+    const int whole = (seen + PARTS - 1) / PARTS * PARTS;
+    for (int j = seen; j < whole; j++)
         p[j] = -INFINITY;
-    const float before = b->largest[r], here = largest_of(p, seen);
+    const float here = largest_of(p, whole);
+    const float before = b->largest[r];
     const float now = here > before ? here : before;
     const float base = now == -INFINITY ? 0 : now;
-    const float sum = weigh(p, seen, base);
-    if (at > 0 && now > before) {
+    const float sum = weigh(p, whole, base);
+    if (b->at > 0 && now > before) {
         const vec factor = vexp_low(splat(before - now));
         float *context = b->context + r * b->padded;
         for (int i = 0; i < b->padded; i += LANES)
@@ -1046,25 +1072,24 @@ static void weigh_row(struct attention_block *b, int r, int at)
     b->largest[r] = now;
 }
 
-static void add_values(struct attention_block *b, int at, int i,
-                       struct tile tile)
+static void add_values(struct attention_block *b, int i, struct tile tile)
 {
     tile.a_row = SLOTS;
     tile.c_row = (size_t)b->padded;
-    tile.first = at == 0;
+    tile.first = b->at == 0;
     for (int r = b->first; r < b->rows; r += MR) {
         const int rows = b->rows - r < MR ? b->rows - r : MR;
-        const int seen = seen_of(b, r, at);
+        const int seen = seen_of(b, r);
         tile.a = b->scores + r * SLOTS;
         tile.c = b->context + r * b->padded + i;
         tile.depth = seen;
         tile_rows(rows, &tile);
         for (int x = 1; x < rows; x++) {
             struct tile more = tile;
-            more.depth = seen_of(b, r + x, at) - seen;
-            more.a = b->scores + (r + x) * SLOTS + seen;
+            more.depth = seen_of(b, r + x) - seen;
+            more.a = tile.a + x * SLOTS + seen;
             more.b = tile.b + (size_t)seen * tile.b_row;
-            more.c = b->context + (r + x) * b->padded + i;
+            more.c = tile.c + x * b->padded;
             more.first = false;
             if (more.depth > 0)
                 tile_rows(1, &more);
@@ -1074,50 +1099,48 @@ static void add_values(struct attention_block *b, int at, int i,
 }
 
 static const float *pad_values(struct attention_block *b, const float *value,
-                               int count, int width)
+                               int width)
 {
-    for (int j = 0; j < count; j++)
+    const int seen = seen_of(b, b->rows - 1);
+    for (int j = 0; j < seen; j++)
         for (int x = 0; x < NR; x++)
             b->room[j * NR + x] = x < width
                 ? value[(size_t)j * b->call->slot_stride + (size_t)x] : 0.0f;
     return b->room;
 }
 
-/* Keys of later slots, or of the next head. */
-static const float *following_keys(const struct attention_block *b, int at)
+static const float *following_keys(const struct attention_block *b)
 {
     const struct attention_call *call = b->call;
-    const bool more = at < b->limit[b->rows - 1];
-    const int head = more || b->kv_head + 1 == call->kv_heads
-        ? b->kv_head : b->kv_head + 1;
-    return call->key + (size_t)head * call->head_stride
-           + (size_t)(more ? at : 0) * call->slot_stride;
+    const int at = b->at + b->slots;
+    if (at < b->limit[b->rows - 1])
+        return slots_of(b, call->key) + (size_t)b->slots * call->slot_stride;
+    const int head = b->kv_head + 1 < call->kv_heads ? b->kv_head + 1 : 0;
+    return call->key + (size_t)head * call->head_stride;
 }
 
-static void add_slots(struct attention_block *b, int at, int count)
+static void add_slots(struct attention_block *b)
 {
-    const struct attention_call *call = b->call;
-    const int d = call->head_dim, rows = b->rows - b->first;
-    const size_t from = (size_t)b->kv_head * call->head_stride
-                        + (size_t)at * call->slot_stride;
-    struct tile tile = {.b = call->value + from, .b_row = call->slot_stride};
-    fetch_slots(b, following_keys(b, at + SLOTS), rows, &tile);
+    const int d = b->call->head_dim, rows = b->rows - b->first;
+    struct tile tile = {.b = slots_of(b, b->call->value),
+                        .b_row = b->call->slot_stride};
+    fetch_slots(b, following_keys(b), rows, &tile);
     int i = 0;
-    if (rows == 1 && d >= 2 * NR) {
+    if (rows == 1) {
         tile.a = b->scores + b->first * SLOTS;
         tile.c = b->context + b->first * b->padded;
-        tile.depth = count;
-        tile.first = at == 0;
+        tile.depth = seen_of(b, b->first);
+        tile.first = b->at == 0;
         i = d / NR * NR;
         tile_columns(1, i, tile);
         tile.b += i;
     }
     for (; i + NR <= d; i += NR, tile.b += NR)
-        add_values(b, at, i, tile);
+        add_values(b, i, tile);
     if (i < d) {
-        tile.b = pad_values(b, tile.b, count, d - i);
+        tile.b = pad_values(b, tile.b, d - i);
         tile.b_row = NR;
-        add_values(b, at, i, tile);
+        add_values(b, i, tile);
     }
 }
 
@@ -1125,15 +1148,15 @@ static void write_contexts(const struct attention_block *b)
 {
     const struct attention_call *call = b->call;
     for (int r = 0; r < b->rows; r++) {
-        float *to = call->context + block_token(b, r) * call->context_token
-                    + block_head(b, r) * call->context_head;
+        const struct place place = place_of(b, r);
+        float *to = call->context + place.token * call->context_token
+                    + place.head * call->context_head;
         const float *from = b->context + r * b->padded;
         const float inverse = (float)(1 / b->sum[r]);
         for (int i = 0; i < call->head_dim; i++)
             to[i] = from[i] * inverse;
         if (call->log_sums != NULL)
-            call->log_sums[block_token(b, r) * (size_t)call->heads
-                           + block_head(b, r)]
+            call->log_sums[place.token * (size_t)call->heads + place.head]
                 = (float)(b->largest[r] + log(b->sum[r]));
     }
 }
@@ -1141,25 +1164,25 @@ static void write_contexts(const struct attention_block *b)
 static void attend(const struct attention_call *call, int kv_head, int row,
                    int rows)
 {
-    struct attention_block block;
-    block.call = call;
-    block.kv_head = kv_head;
-    block.row = row;
-    block.rows = rows;
-    block.padded = (call->head_dim + NR - 1) / NR * NR;
-    block.first = 0;
-    gather_queries(&block);
-    const int end = call->length + (int)block_token(&block, rows - 1) + 1;
-    for (int at = 0; at < end; at += SLOTS) {
-        while (block.limit[block.first] <= at)
-            block.first++;
-        const int count = seen_of(&block, rows - 1, at);
-        score_slots(&block, at, count);
-        for (int r = block.first; r < rows; r++)
-            weigh_row(&block, r, at);
-        add_slots(&block, at, count);
+    struct attention_block b;
+    b.call = call;
+    b.kv_head = kv_head;
+    b.row = row;
+    b.rows = rows;
+    b.padded = (call->head_dim + NR - 1) / NR * NR;
+    b.first = 0;
+    gather_queries(&b);
+    const int end = call->length + (int)place_of(&b, rows - 1).token + 1;
+    for (b.at = 0; b.at < end; b.at += b.slots) {
+        b.slots = SLOTS;
+        while (b.limit[b.first] <= b.at)
+            b.first++;
+        score_slots(&b);
+        for (int r = b.first; r < rows; r++)
+            weigh_row(&b, r);
+        add_slots(&b);
     }
-    write_contexts(&block);
+    write_contexts(&b);
 }
 
 static void attention(const struct attention_call *calls, int count)

@@ -20,13 +20,14 @@ bool matrix_packed_sizes(int out, int in, enum matrix_type type,
 {
     static const size_t bytes[] = {4, 2, 1};
     size_t data, scales = 0;
-    if (out < 1 || in < 1
-        || !size_multiply(parts(out, PANEL) * PANEL, (size_t)in, &data)
+    if (out < 1 || in < 1)
+        return false;
+    const size_t outputs = parts(out, PANEL) * PANEL;
+    if (!size_multiply(outputs, (size_t)in, &data)
         || !size_multiply(data, bytes[type], &data))
         return false;
     if (type == MATRIX_INT8
-        && (!size_multiply(parts(out, PANEL) * PANEL, parts(in, GROUP),
-                           &scales)
+        && (!size_multiply(outputs, parts(in, GROUP), &scales)
             || !size_multiply(scales, sizeof(float), &scales)))
         return false;
     *data_bytes = data;

@@ -28,7 +28,7 @@ struct matrix {
 /* To the nearest, ties to even; NaN stays NaN. */
 static inline uint16_t bf16_from_float(float x)
 {
-    union { float x; uint32_t bits; } as = {x};
+    const union { float x; uint32_t bits; } as = {x};
     if ((as.bits & 0x7fffffff) > 0x7f800000)
         return (uint16_t)(as.bits >> 16 | 0x40);
     return (uint16_t)((as.bits + 0x7fff + (as.bits >> 16 & 1)) >> 16);
