@@ -3,7 +3,7 @@
 #include <string.h>
 #include "batching_study.h"
 #include "command_batching.h"
-#include "model_file.h"
+#include "speaker.h"
 
 enum { LIMIT = 65536, TIMES = 5 };
 
@@ -218,28 +218,30 @@ static enum status print_all(const struct options *options,
     return status;
 }
 
+static enum status with_model(const struct options *options,
+                              struct error *error)
+{
+    struct speaker speaker = {0};
+    enum status status = speaker_open(&speaker, options->model, NULL, false,
+                                      error);
+    if (status == STATUS_OK)
+        status = print_all(options, &speaker.lm, error);
+    speaker_close(&speaker);
+    return status;
+}
+
 static int run(const struct command *command, int argc, char **argv)
 {
     struct options options = {
         .limits = {64, 8}, .requests = 256, .prompt = 8, .mean = 24,
         .longest = 120, .seed = 1, .cost = {8, 42, 0.17}
     };
-    struct tiny_gpt *model = NULL;
-    struct causal_lm lm;
     struct error error;
     int status = read_options(command, argc, argv, &options);
-    if (status == 0) {
-        enum status loaded = STATUS_OK;
-        if (options.model != NULL)
-            loaded = tiny_gpt_load(&model, options.model, &error);
-        if (loaded == STATUS_OK && model != NULL)
-            lm = tiny_gpt_causal_lm(model);
-        if (loaded != STATUS_OK
-            || print_all(&options, model != NULL ? &lm : NULL, &error)
-               != STATUS_OK)
-            status = command_failure(command, &error);
-    }
-    tiny_gpt_free(&model);
+    if (status == 0
+        && (options.model != NULL ? with_model(&options, &error)
+            : print_all(&options, NULL, &error)) != STATUS_OK)
+        status = command_failure(command, &error);
     free(options.spreads);
     return status;
 }

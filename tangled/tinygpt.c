@@ -23,6 +23,7 @@
 #include "command_batching.h"
 #include "command_tensors.h"
 #include "command_tokenize.h"
+#include "command_serve.h"
 #include "command_steps.h"
 
 static const struct command *const commands[] = {
@@ -46,6 +47,7 @@ static const struct command *const commands[] = {
     &command_batching,
     &command_tensors,
     &command_tokenize,
+    &command_serve,
     &command_steps,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
