@@ -32,7 +32,7 @@ CFLAGS   := -std=c11 -D_POSIX_C_SOURCE=200809L -g -fopenmp-simd \
 LDLIBS   := -fopenmp -lcjson -lpcre2-8 -lm
 # Chapter 21: each instruction set has a file of its own. The compiler may
 # fuse a product and a sum there, and nowhere else.
-THREADED := matrix
+THREADED := matrix layers_backward attention_backward loss adamw
 LANED    := kernels_avx512 kernels_avx2 kernels_base
 KERNEL_O ?= -O2
 KERNEL_CFLAGS := -fopenmp -ffp-contract=fast $(KERNEL_O)

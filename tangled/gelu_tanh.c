@@ -13,16 +13,18 @@ void gelu_tanh_forward(const float *in, size_t count, float *out)
     kernels_best()->activate(ACTIVATION_GELU_TANH, in, count, out);
 }
 
+#include <string.h>
+
 void gelu_tanh_backward(const float *in, const float *d_out, size_t count,
                         float *d_in)
 {
-    for (size_t k = 0; k < count; k++) {
-        const double x = in[k];
-        const double twice = 2 * root * (x + cubic * x * x * x);
-        const double twice_slope = 2 * root * (1 + 3 * cubic * x * x);
-        const double share = 1 / (1 + exp(-twice));
-        const double slope = share + x * share * (1 - share) * twice_slope;
-        d_in[k] = (float)(slope * d_out[k]);
+    enum { BLOCK = 256 };
+    for (size_t k = 0; k < count; k += BLOCK) {
+        const size_t left = count - k, size = left < BLOCK ? left : BLOCK;
+        float made[BLOCK] = {0};
+        kernels_best()->activate_backward(ACTIVATION_GELU_TANH, in + k,
+                                          d_out + k, size, made);
+        memcpy(d_in + k, made, size * sizeof *made);
     }
 }
 

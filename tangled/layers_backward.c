@@ -2,74 +2,115 @@
 #include "vector.h"
 #include <math.h>
 
+#include "kernels.h"
+
+static void sum_columns(const float *rows, int count, int width, float *sums)
+{
+    for (int r = 0; r < count; r++)
+        for (int c = 0; c < width; c++)
+            sums[c] += rows[(ptrdiff_t)r * width + c];
+}
+
 void linear_backward(const struct linear *linear, const float *in,
                      const float *d_out, int rows,
                      float *d_in, struct linear *gradients)
 {
-    size_t outputs = (size_t)linear->weight.shape[0];
-    size_t inputs = (size_t)linear->weight.shape[1];
-    size_t count = (size_t)rows;
-
-    for (size_t r = 0; r < count; r++)
-        for (size_t o = 0; o < outputs; o++)
-            vector_add_scaled(d_in + r * inputs, d_out[r * outputs + o],
-                              linear->weight.data + o * inputs, inputs);
-    for (size_t o = 0; o < outputs; o++)
-        for (size_t r = 0; r < count; r++)
-            vector_add_scaled(gradients->weight.data + o * inputs,
-                              d_out[r * outputs + o],
-                              in + r * inputs, inputs);
+    const int outputs = linear->weight.shape[0];
+    const int inputs = linear->weight.shape[1];
+    const struct kernels *kernels = kernels_best();
+    kernels->product(&(struct product){
+        .m = rows, .n = inputs, .k = outputs, .add = true,
+        .a = d_out, .a_stride = (size_t)outputs,
+        .b = linear->weight.data, .b_stride = (size_t)inputs,
+        .c = d_in, .c_stride = (size_t)inputs
+    });
+    kernels->product(&(struct product){
+        .m = outputs, .n = inputs, .k = rows, .add = true,
+        .a = d_out, .a_stride = (size_t)outputs, .a_turned = true,
+        .b = in, .b_stride = (size_t)inputs,
+        .c = gradients->weight.data, .c_stride = (size_t)inputs
+    });
     if (gradients->bias.data != NULL)
-        for (size_t r = 0; r < count; r++)
-            vector_add_scaled(gradients->bias.data, 1, d_out + r * outputs,
-                              outputs);
+        sum_columns(d_out, rows, outputs, gradients->bias.data);
+}
+
+struct norm_row { double mean, inverse, shift, stretch; };
+
+static struct norm_row average(const struct layer_norm *norm, double eps,
+                               const float *x, const float *d_y, size_t size)
+{
+    double mean = 0, variance = 0;
+    for (size_t c = 0; c < size; c++)
+        mean += x[c];
+    mean /= (double)size;
+    for (size_t c = 0; c < size; c++)
+        variance += (x[c] - mean) * (x[c] - mean);
+    double inverse = 1 / sqrt(variance / (double)size + eps);
+    double shift = 0, stretch = 0;
+    for (size_t c = 0; c < size; c++) {
+        double g = (double)d_y[c] * norm->weight.data[c];
+        shift += g;
+        stretch += g * (x[c] - mean) * inverse;
+    }
+    shift /= (double)size;
+    stretch /= (double)size;
+    return (struct norm_row){mean, inverse, shift, stretch};
+}
+
+enum { COLUMNS = 64 };
+
+static void add_columns(const float *x, const float *d_y,
+                        const struct norm_row *facts, int rows, size_t size,
+                        size_t first, struct layer_norm *gradients)
+{
+    const size_t left = size - first;
+    const size_t end = first + (left < COLUMNS ? left : COLUMNS);
+    for (int r = 0; r < rows; r++)
+        for (size_t c = first; c < end; c++) {
+            const size_t at = (size_t)r * size + c;
+            const double normal = (x[at] - facts[r].mean) * facts[r].inverse;
+            gradients->weight.data[c] += (float)(d_y[at] * normal);
+            gradients->bias.data[c] += d_y[at];
+        }
 }
 
 void layer_norm_backward(const struct layer_norm *norm, double eps,
                          const float *in, const float *d_out, int rows,
                          float *d_in, struct layer_norm *gradients)
 {
-    size_t size = (size_t)norm->weight.shape[0];
-    for (size_t r = 0; r < (size_t)rows; r++) {
-        const float *x = in + r * size, *d_y = d_out + r * size;
-        float *d_x = d_in + r * size;
-
-        double mean = 0, variance = 0;
-        for (size_t c = 0; c < size; c++)
-            mean += x[c];
-        mean /= (double)size;
-        for (size_t c = 0; c < size; c++)
-            variance += (x[c] - mean) * (x[c] - mean);
-        double inverse = 1 / sqrt(variance / (double)size + eps);
-        double shift = 0, stretch = 0;
-        for (size_t c = 0; c < size; c++) {
-            double g = (double)d_y[c] * norm->weight.data[c];
-            shift += g;
-            stretch += g * (x[c] - mean) * inverse;
+    enum { ROWS = 128 };
+    struct norm_row facts[ROWS];
+    const size_t size = (size_t)norm->weight.shape[0];
+    for (int first = 0; first < rows; first += ROWS) {
+        const int count = rows - first < ROWS ? rows - first : ROWS;
+        const float *x = in + (size_t)first * size;
+        const float *d_y = d_out + (size_t)first * size;
+        float *d_x = d_in + (size_t)first * size;
+        #pragma omp parallel for if ((size_t)count * size > 1 << 14)
+        for (int r = 0; r < count; r++) {
+            const size_t at = (size_t)r * size;
+            const struct norm_row row = average(norm, eps, x + at, d_y + at, size);
+            for (size_t c = 0; c < size; c++) {
+                const double normal = (x[at + c] - row.mean) * row.inverse;
+                const double g = (double)d_y[at + c] * norm->weight.data[c];
+                d_x[at + c] += (float)(row.inverse * (g - row.shift
+                                                      - normal * row.stretch));
+            }
+            facts[r] = row;
         }
-        shift /= (double)size;
-        stretch /= (double)size;
-        for (size_t c = 0; c < size; c++) {
-            double normal = (x[c] - mean) * inverse;
-            double g = (double)d_y[c] * norm->weight.data[c];
-            d_x[c] += (float)(inverse * (g - shift - normal * stretch));
-            gradients->weight.data[c] += (float)(d_y[c] * normal);
-            gradients->bias.data[c] += d_y[c];
-        }
+        #pragma omp parallel for if ((size_t)count * size > 1 << 14)
+        for (size_t c = 0; c < size; c += COLUMNS)
+            add_columns(x, d_y, facts, count, size, c, gradients);
     }
 }
+
+#include "kernels.h"
 
 void gelu_backward(const float *in, const float *d_out, size_t count,
                    float *d_in)
 {
-    const float root_half = 0.70710678118654752f;       /* sqrt(1/2) */
-    const float density_at_0 = 0.39894228040143268f;    /* 1/sqrt(2 pi) */
-    for (size_t i = 0; i < count; i++) {
-        float x = in[i];
-        float below = 0.5f * erfcf(-x * root_half);
-        float density = density_at_0 * expf(-0.5f * x * x);
-        d_in[i] += d_out[i] * (below + x * density);
-    }
+    kernels_best()->activate_backward(ACTIVATION_GELU, in, d_out, count,
+                                      d_in);
 }
 
 void embedding_backward(const int32_t *ids, int batch, int tokens,
