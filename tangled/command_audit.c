@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "command_audit.h"
-#include "file.h"
 #include "generator.h"
 #include "report_print.h"
 
@@ -122,19 +121,11 @@ static int show(const struct command *command, const struct options *options,
                 const struct report *report)
 {
     struct error error = {.status = STATUS_OK};
-    char *page = NULL;
-    size_t length = 0;
-    enum status status = STATUS_OK;
     (options->json ? report_print_json : report_print_text)(stdout, report);
-    if (options->page != NULL) {
-        status = report_page(report, &page, &length, &error);
-        if (status == STATUS_OK)
-            status = file_write_atomic(options->page, page, length, &error);
-    }
-    free(page);
-    if (status != STATUS_OK)
+    if (options->page != NULL
+        && report_write_page(report, options->page, &error) != STATUS_OK)
         return command_failure(command, &error);
-    return report_failures(report) > 0;
+    return report_exit_status(report);
 }
 
 static int audit(const struct command *command,

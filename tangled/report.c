@@ -285,8 +285,9 @@ static void view_experts(struct report *report, const struct holding *held)
                   rows * (size_t)ownership->experts_per_token,
                   there ? quantity_count(sum) : quantity_none());
         snprintf(what, sizeof what, "layer %d: maximum to mean", l);
-        add(&to, NUMBER_FREE, what, "", quantity_none(), there
-            ? quantity_real(expert_load_peak(load, experts)) : quantity_none());
+        if (there)
+            add(&to, NUMBER_FREE, what, "", quantity_none(),
+                quantity_real(expert_load_peak(load, experts)));
         sent += sum;
     }
     const size_t layers = (size_t)ownership->cache.n_layers;
@@ -324,8 +325,9 @@ static void view_owners(struct report *report)
     const struct place_of_number files = {report, VIEW_OWNERSHIP, "in the files"};
     add_exact(&files, "stored, in all", "parameters", ownership->total,
               quantity_count(own));
-    add(&files, NUMBER_FREE, "a tied head, stored again", "parameters",
-        quantity_none(), quantity_count(again));
+    if (again > 0)
+        add(&files, NUMBER_FREE, "a tied head, stored again", "parameters",
+            quantity_none(), quantity_count(again));
     if (ownership->n_experts > 0)
         view_experts(report, &held);
 }
@@ -409,8 +411,9 @@ static void view_output(struct report *report)
         add_exact(&to, "cached before the last of them", "tokens",
                   (size_t)(prompt + found->steps),
                   quantity_count((size_t)found->cached));
-    add(&to, NUMBER_FREE, "largest difference of these", "", quantity_none(),
-        report->has_run ? quantity_real(found->largest) : quantity_none());
+    if (report->has_run)
+        add(&to, NUMBER_FREE, "largest difference of these", "",
+            quantity_none(), quantity_real(found->largest));
 }
 
 enum { NUMBERS_BESIDE_LAYERS = 64 };
@@ -493,6 +496,10 @@ size_t report_count(const struct report *report, enum judgement judgement)
         for (size_t k = 0; k < report->tensor_count[p]; k++)
             count += report->tensors[p][k].judgement == judgement;
     return count;
+}
+int report_exit_status(const struct report *report)
+{
+    return report_failures(report) > 0;
 }
 size_t report_alike(const struct report *report, enum place place,
                     size_t first)

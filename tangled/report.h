@@ -66,6 +66,7 @@ enum status report_new(struct report *report,
 void report_free(struct report *report);      /* and empties */
 
 size_t report_failures(const struct report *report);    /* of all views */
+int report_exit_status(const struct report *report);    /* 0 when it holds */
 size_t report_count(const struct report *report, enum judgement judgement);
 /* How many tensors from `first` on are alike but for their names. */
 size_t report_alike(const struct report *report, enum place place,

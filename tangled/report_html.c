@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include "file.h"
 #include "quoting.h"
 #include "report_print.h"
 #include "report_words.h"
@@ -30,8 +31,10 @@ static const char style[] =
     "font-variant-numeric:tabular-nums}\n"
     "thead th{color:var(--soft);font-size:.85rem}"
     "td.n,th.n{text-align:right}td.n{white-space:nowrap}\n"
-    "tr.fails{background:var(--mark)}tr.fails td:last-child::before"
-    "{content:'✗ '}\n"
+    ".numbers{table-layout:fixed}.numbers th:nth-child(1){width:32%}"
+    ".numbers th:nth-child(4){width:14%}.numbers th:nth-child(5){width:20%}\n"
+    "tr.fails{background:var(--mark);box-shadow:-.4rem 0 var(--mark),"
+    ".4rem 0 var(--mark)}tr.fails td:last-child::before{content:'✗ '}\n"
     ".cells{display:grid;grid-template-columns:repeat(auto-fill,"
     "minmax(6.2rem,1fr));gap:.1rem .8rem;padding:0;margin:.4rem 0;"
     "list-style:none;font-size:.85rem;font-variant-numeric:tabular-nums}\n"
@@ -39,8 +42,8 @@ static const char style[] =
     "@media(max-width:44rem){thead{display:none}table,tbody{display:block}"
     "tr{display:grid;grid-template-columns:1fr 1fr;gap:0 .8rem;padding:.45rem 0;"
     "border-bottom:1px solid var(--rule)}td,th{border:0;padding:.05rem 0}"
-    "tbody th,td[data-name=verdict]{grid-column:1/-1}td.n{text-align:left;"
-    "white-space:normal}td[data-name]:not([data-name=verdict])::before"
+    "tbody th{grid-column:1/-1;width:auto!important}td.n{text-align:"
+    "left;white-space:normal}td[data-name]:not([data-name=verdict])::before"
     "{content:attr(data-name) ' ';color:var(--soft);font-size:.85rem}}\n"
     "@media print{:root{--paper:#fff;--ink:#000;--soft:#444;--rule:#bbb;"
     "--good:#000;--bad:#000;--mark:#eee}body{max-width:none;padding:0;"
@@ -55,12 +58,16 @@ static void put_cell(FILE *out, const char *name, const char *text)
     fputs("</td>", out);
 }
 
+static const char *style_of(enum judgement judgement)
+{
+    return judgement_fails(judgement) ? "differs"
+           : judgement == HOLDS ? "holds" : "other";
+}
+
 static void put_judgement(FILE *out, enum judgement judgement)
 {
     fprintf(out, "<td data-name=\"verdict\" class=\"%s\">%s</td></tr>\n",
-            judgement_fails(judgement) ? "differs"
-            : judgement == HOLDS ? "holds" : "other",
-            judgement_name(judgement));
+            style_of(judgement), judgement_name(judgement));
 }
 
 static void begin_row(FILE *out, enum judgement judgement)
@@ -71,7 +78,8 @@ static void begin_row(FILE *out, enum judgement judgement)
 
 static void begin_group(FILE *out, const char *group)
 {
-    fprintf(out, "<h3>%s</h3>\n<table>\n<thead><tr><th>number</th>"
+    fprintf(out, "<h3>%s</h3>\n<table class=\"numbers\">\n"
+            "<thead><tr><th>number</th>"
             "<th class=\"n\">predicted</th><th class=\"n\">measured</th>"
             "<th>unit</th><th>verdict</th></tr></thead>\n<tbody>\n", group);
 }
@@ -207,10 +215,11 @@ static void put_rows(FILE *out, const struct report *report)
 static void put_view(FILE *out, const struct report *report, enum view view)
 {
     const struct work *work = report->work;
+    const enum judgement judgement = view_judgement(report, view);
     fprintf(out, "<section id=\"%s\">\n<h2>%s: <span class=\"%s\">%s</span>"
             "</h2>\n<p class=\"soft\">%s</p>\n", view_key(view),
-            view_title(view), view_verdict(report, view),
-            view_verdict(report, view), view_note(view));
+            view_title(view), style_of(judgement), judgement_name(judgement),
+            view_note(view));
     put_numbers(out, report, view);
     if (view == VIEW_SHAPES) {
         put_tensors(out, report, IN_FILES, "tensors of the files");
@@ -259,18 +268,20 @@ void report_print_html(FILE *out, const struct report *report)
 {
     put_head(out, report);
     fputs("<nav aria-label=\"Views\">\n<ol>\n", out);
-    for (enum view view = VIEW_SHAPES; view <= VIEW_OUTPUT; view++)
+    for (enum view view = VIEW_SHAPES; view <= VIEW_OUTPUT; view++) {
+        const enum judgement judgement = view_judgement(report, view);
         fprintf(out, "<li><a href=\"#%s\">%s</a> <span class=\"%s\">%s</span>"
                 "</li>\n", view_key(view), view_title(view),
-                view_verdict(report, view), view_verdict(report, view));
+                style_of(judgement), judgement_name(judgement));
+    }
     fputs("</ol>\n</nav>\n", out);
     for (enum view view = VIEW_SHAPES; view <= VIEW_OUTPUT; view++)
         put_view(out, report, view);
     fputs("</main>\n</body>\n</html>\n", out);
 }
 
-enum status report_page(const struct report *report, char **page,
-                        size_t *length, struct error *error)
+static enum status make_page(const struct report *report, char **page,
+                             size_t *length, struct error *error)
 {
     char *text = NULL;
     size_t size = 0;
@@ -288,4 +299,17 @@ enum status report_page(const struct report *report, char **page,
     *page = text;
     *length = size;
     return STATUS_OK;
+}
+
+enum status report_write_page(const struct report *report, const char *path,
+                              struct error *error)
+{
+    char *page = NULL;
+    size_t length = 0;
+    enum status status = STATUS_OK;
+    status = make_page(report, &page, &length, error);
+    if (status == STATUS_OK)
+        status = file_write_atomic(path, page, length, error);
+    free(page);
+    return status;
 }

@@ -11,7 +11,8 @@ void report_print_json(FILE *out, const struct report *report);
 /* A page that needs nothing else: no script, no font, no request. */
 void report_print_html(FILE *out, const struct report *report);
 
-/* The page as bytes, which the caller frees. *page is unchanged on error. */
-enum status report_page(const struct report *report, char **page,
-                        size_t *length, struct error *error);
+/* Replaces the file at path by the page, whatever the report says; the file
+   is what it was on error. */
+enum status report_write_page(const struct report *report, const char *path,
+                              struct error *error);
 #endif

@@ -59,6 +59,7 @@ static void print_tensor(FILE *out, const struct report_tensor *tensor,
         fprintf(out, " ×%zu", alike);
     fprintf(out, "\n      ");
     const struct stored_form *form = tensor->form;
+    const bool both = form != NULL && tensor->found;
     if (form != NULL && tensor->judgement != HOLDS)
         fprintf(out, "predicted %s, ",
                 sizes_text(form->rank, form->shape, sizes));
@@ -68,7 +69,7 @@ static void print_tensor(FILE *out, const struct report_tensor *tensor,
                 tensor->bytes);
     else
         fprintf(out, "not there");
-    if (tensor->found && tensor->judgement != HOLDS)
+    if (both && tensor->judgement != HOLDS)
         fprintf(out, ", predicted %zu", tensor->wanted_bytes);
     fprintf(out, ": %s\n", judgement_name(tensor->judgement));
 }
@@ -100,7 +101,7 @@ void report_print_text(FILE *out, const struct report *report)
     }
     for (enum view view = VIEW_SHAPES; view <= VIEW_OUTPUT; view++) {
         fprintf(out, "\n%s: %s\n", view_title(view),
-                view_verdict(report, view));
+                judgement_name(view_judgement(report, view)));
         print_numbers(out, report, view);
         for (int p = 0; p < PLACES && view == VIEW_SHAPES; p++)
             print_tensors(out, report, (enum place)p);

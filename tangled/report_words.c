@@ -94,7 +94,15 @@ char *verdict_text(const struct report *report, char *text)
     return text;
 }
 
-const char *view_verdict(const struct report *report, enum view view)
+enum judgement view_judgement(const struct report *report, enum view view)
 {
-    return judgement_name(report->failures[view] == 0 ? HOLDS : DIFFERS);
+    size_t differ = 0;
+    for (size_t k = 0; k < report->number_count; k++)
+        differ += report->numbers[k].view == view
+                  && report->numbers[k].judgement == DIFFERS;
+    for (int p = 0; p < PLACES && view == VIEW_SHAPES; p++)
+        for (size_t k = 0; k < report->tensor_count[p]; k++)
+            differ += report->tensors[p][k].judgement == DIFFERS;
+    return report->failures[view] == 0 ? HOLDS
+           : differ > 0 ? DIFFERS : UNMEASURED;
 }

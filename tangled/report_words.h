@@ -16,6 +16,6 @@ char *pattern_text(const char *name, char *text);    /* STORED_NAME_MAX */
 char *parting_text(const struct report *report, char *text);
 /* "all predictions hold", "2 differ, 30 are not measured" */
 char *verdict_text(const struct report *report, char *text);
-/* "holds", or "differs" when something fails. */
-const char *view_verdict(const struct report *report, enum view view);
+/* HOLDS, DIFFERS when something does, or else UNMEASURED. */
+enum judgement view_judgement(const struct report *report, enum view view);
 #endif
