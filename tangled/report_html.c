@@ -172,7 +172,7 @@ static void put_products(FILE *out, const struct work *work,
             "<th class=\"n\">n</th><th class=\"n\">times</th></tr></thead>\n"
             "<tbody>\n", title);
     for (int p = 0; p < work->count; p++) {
-        const struct product *product = &work->products[p];
+        const struct phase_product *product = &work->products[p];
         const size_t numbers[] = {product->m, product->k, product->n,
                                   product->times};
         static const char *const names[] = {"m", "k", "n", "times"};

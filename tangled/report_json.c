@@ -90,7 +90,7 @@ static void put_products(FILE *out, const struct work *work, const char *name)
 {
     fprintf(out, ",\n  \"%s\": [", name);
     for (int p = 0; p < work->count; p++) {
-        const struct product *product = &work->products[p];
+        const struct phase_product *product = &work->products[p];
         fprintf(out, "%s\n   {\"product\": \"%s\", \"m\": %zu, \"k\": %zu,"
                 " \"n\": %zu, \"times\": %zu, \"macs\": %zu}",
                 p > 0 ? "," : "", product->name, product->m, product->k,
