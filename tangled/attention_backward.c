@@ -61,8 +61,7 @@ static bool weigh_tile(const struct slice_backward *s, int i, int j, int rows,
             const float drop = s->dropout == NULL ? 1 : s->dropout[here];
             slopes[r * TILE + c] = scale * s->d_scores[here];
             weights[r * TILE + c] = drop * s->probs[here];
-            any = any || slopes[r * TILE + c] != 0
-                || weights[r * TILE + c] != 0;
+            any = any || slopes[r * TILE + c] != 0 || weights[r * TILE + c] != 0;
         }
     return any;
 }
