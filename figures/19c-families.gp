@@ -3,11 +3,11 @@ set terminal svg size 640,320 font "Helvetica,12"
 set xlabel "step"
 set ylabel "loss of the batch, nats a byte"
 set border 3 lc rgb "#888888"; set tics nomirror
-set xrange [0:600]; set yrange [1.5:5.6]
+set xrange [0:300]; set yrange [1.5:5.6]
 set grid y lc rgb "#cccccc"
 set key top right
 run(f) = "< dir=$(mktemp -d) && tinygpt train --text README.md --family ".f.\
-    " --context 32 --d-model 32 --layers 2 --steps 600 --json --out $dir".\
+    " --context 32 --d-model 32 --layers 2 --steps 300 --json --out $dir".\
     " 2> /dev/null | awk -F'[:,]' '/learning_rate/ { s += $4; b[NR % 20] = $4;".\
     " n++; if (n > 20) s -= old[n - 20]; old[n] = $4;".\
     " print $2, s / (n < 20 ? n : 20) }'; rm -rf $dir"

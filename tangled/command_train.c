@@ -171,9 +171,9 @@ static int read_arguments(const struct command *command, int argc,
                                    foreign, family);
     if (request->out == NULL)
         request->out = request->resume;
-    if (request->config.d_ff == 0 && request->config.d_model <= INT_MAX / 4)
+    if (request->config.d_ff == 0 && request->config.d_model < INT_MAX / 8)
         request->config.d_ff = gpt ? 4 * request->config.d_model
-            : (8 * (request->config.d_model / 3) + 15) / 8 * 8;
+            : (8 * request->config.d_model / 3 + 7) / 8 * 8;
     if (request->settings.tokens == 0 && request->from == NULL)
         request->settings.tokens = DEFAULT_CONTEXT;
     request->config.context_length = request->settings.tokens;
@@ -515,7 +515,7 @@ static int run_train(const struct command *command, int argc, char **argv)
 }
 
 const struct command command_train = {
-    "train", "train a byte-level model on text",
+    "train", "train a model on text",
     "usage: tinygpt train --text FILE... --out DIR [option...]\n"
     "       tinygpt train --text FILE... --from PATH --out DIR [option...]\n"
     "       tinygpt train --text FILE... --resume DIR [--out DIR] [--steps N]\n"
