@@ -3,17 +3,19 @@
    matter. Prints "file:line: message"; status 1 when there was one. */
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include "front_matter.h"
 
-enum { NAMES_MAX = 4096, NAME_LENGTH = 128, LINE_LENGTH = 4096,
+enum { NAMES_MAX = 16384, NAME_LENGTH = 128, LINE_LENGTH = 4096,
        COLUMNS_MAX = 78, CHUNK_LINES_MAX = 40 };
 
 struct name {
     char text[NAME_LENGTH];
     char file[NAME_LENGTH];     /* of the first sight of it */
     long line;
-    bool defined, used;
+    char owner[NAME_LENGTH];    /* the file of its first body, or "" */
+    bool defined, used, hole;   /* hole: it was defined without a body */
 };
 
 struct lint {
@@ -25,7 +27,8 @@ struct lint {
     bool prose;         /* a sentence since the last chunk */
     char text[LINE_LENGTH];   /* the current line so far */
     bool hole;          /* the current line holds a chunk use */
-    long chunk_line;    /* where the current chunk began */
+    struct name *chunk; /* the current one */
+    long chunk_line;    /* where it began */
     int chunk_lines;    /* its lines so far, blank ones not counted */
     int complaints;
 };
@@ -42,8 +45,10 @@ static struct name *name_of(struct lint *lint, const char *text)
     for (size_t i = 0; i < lint->count; i++)
         if (strcmp(lint->names[i].text, text) == 0)
             return &lint->names[i];
-    if (lint->count == NAMES_MAX)
-        lint->count--;
+    if (lint->count == NAMES_MAX) {
+        fprintf(stderr, "lint: more than %d names of chunks\n", NAMES_MAX);
+        exit(2);
+    }
     struct name *name = &lint->names[lint->count++];
     snprintf(name->text, sizeof name->text, "%s", text);
     snprintf(name->file, sizeof name->file, "%s", lint->file);
@@ -73,7 +78,8 @@ static void end_code_line(struct lint *lint)
 
 static void begin_chunk(struct lint *lint, const char *name)
 {
-    name_of(lint, name)->defined = true;
+    lint->chunk = name_of(lint, name);
+    lint->chunk->defined = true;
     lint->chunk_line = lint->line;
     lint->chunk_lines = 0;
     if (!lint->prose)
@@ -84,6 +90,14 @@ static void end_chunk(struct lint *lint)
 {
     if (lint->chunk_lines > CHUNK_LINES_MAX)
         complain(lint, lint->file, lint->chunk_line, "over 40 lines", "");
+    struct name *chunk = lint->chunk;
+    if (lint->chunk_lines == 0)
+        chunk->hole = chunk->hole || chunk->owner[0] == '\0';
+    else if (chunk->owner[0] == '\0')
+        snprintf(chunk->owner, sizeof chunk->owner, "%s", lint->file);
+    else if (!chunk->hole && strcmp(chunk->owner, lint->file) != 0)
+        complain(lint, lint->file, lint->chunk_line, "has a body elsewhere",
+                 chunk->text);
     lint->in_code = lint->prose = false;
 }
 
