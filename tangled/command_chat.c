@@ -23,6 +23,7 @@ struct options {
     prefix_maker *make;          /* NULL: no cache */
     bool stats;
     const char *tokenizer;           /* NULL: beside the model */
+    struct engine_choice choice;
 };
 
 static int read_kind(const struct command *command, const char *value,
@@ -65,6 +66,9 @@ static int read_option(const struct command *command, int argc, char **argv,
                            &options->capacity);
     if (command_option(argc, argv, i, "--tokenizer", &value))
         return command_text(command, "--tokenizer", value, &options->tokenizer);
+    int status = 0;
+    if (engine_option(command, argc, argv, i, &options->choice, &status))
+        return status;
     if (strcmp(argv[*i], "--stats") == 0)
         return options->stats = true, 0;
     return command_usage_error(command, "no option %s", argv[*i]);
@@ -104,6 +108,7 @@ static void chat_end(struct chat *chat)
 static enum status chat_begin(struct chat *chat, struct error *error)
 {
     const struct options *options = chat->options;
+    chat->speaker.choice = options->choice;
     enum status status = speaker_open(&chat->speaker, options->model,
                                       options->tokenizer, true, error);
     if (status != STATUS_OK)

@@ -26,6 +26,7 @@ struct options {
     const char *tokenizer;           /* NULL: beside the model */
     bool special;
     const struct speaker *speaker;   /* what was opened */
+    struct engine_choice choice;
 };
 
 static int read_options(const struct command *command, int argc,
@@ -68,6 +69,8 @@ static int read_options(const struct command *command, int argc,
                                   &options->tokenizer);
         else if (strcmp(argv[i], "--special") == 0)
             options->special = true;
+        else if (engine_option(command, argc, argv, &i, &options->choice, &status))
+            ;
         else
             status = command_usage_error(command, "no option %s", argv[i]);
     }
@@ -265,6 +268,7 @@ static enum status generate_speculatively(const struct options *options,
                                           struct error *error)
 {
     struct speaker small = {0};
+    small.choice = options->choice;
     enum status status = speaker_open(&small, options->draft, NULL, false, error);
     if (status == STATUS_OK)
         status = speaker_check_same(options->speaker, &small, "--speculative",
@@ -372,6 +376,7 @@ static int run(const struct command *command, int argc, char **argv)
     if (status == 0 && options.ids != NULL)
         status = command_ids(command, "--prompt-ids", options.ids, &ids,
                              &count);
+    speaker.choice = options.choice;
     if (status == 0
         && (speaker_open(&speaker, options.model, options.tokenizer,
                          options.text != NULL, &error) != STATUS_OK
@@ -393,6 +398,7 @@ const struct command command_generate = {
     "                        [--prefill-chunk C]\n"
     "                        [--speculative DIR [--draft-tokens K]]\n"
     "                        [--tokenizer FILE] [--special]\n"
+    "                        [--weights TYPE] [--threads N] [--kernels NAME]\n"
     "\n"
     "Continues the prompt by N tokens at most (default: by as many as the\n"
     "context has room for), greedily (temperature 0) or by sampling with\n"
@@ -413,6 +419,9 @@ const struct command command_generate = {
     "--speculative lets the model in DIR propose up to K tokens (4) at a time,\n"
     "which --model checks in one call. At temperature 0 the text is the same as\n"
     "without it, above 0 it is as likely.\n"
+    "DIR may be a file of tinygpt pack, FILE.panels. --weights f32, bf16 or\n"
+    "int8 packs another model's weights so; the kernels are the fastest that\n"
+    "run here, or TINYGPT_KERNELS.\n"
     ,
     run
 };

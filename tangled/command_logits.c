@@ -12,6 +12,7 @@ struct options {
     const char *prompt, *continuation;           /* ids */
     const char *prompt_text, *continuation_text;
     bool no_cache, json;
+    struct engine_choice choice;
 };
 
 static int read_option(const struct command *command, int argc, char **argv,
@@ -33,6 +34,9 @@ static int read_option(const struct command *command, int argc, char **argv,
         return options->no_cache = true, 0;
     if (strcmp(argv[*i], "--json") == 0)
         return options->json = true, 0;
+    int status = 0;
+    if (engine_option(command, argc, argv, i, &options->choice, &status))
+        return status;
     return command_usage_error(command, "no option %s", argv[*i]);
 }
 
@@ -221,6 +225,7 @@ static int run(const struct command *command, int argc, char **argv)
     int status = read_options(command, argc, argv, &options);
     const bool text = options.prompt_text != NULL
         || options.continuation_text != NULL;
+    speaker.choice = options.choice;
     if (status == 0 && !text)
         status = read_sequence(command, &options, NULL, &sequence);
     if (status == 0

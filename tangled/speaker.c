@@ -5,17 +5,27 @@ void speaker_close(struct speaker *speaker)
 {
     tokenizer_close(&speaker->tokenizer);
     checkpoint_close(&speaker->checkpoint);
+    engine_free(&speaker->engine);
 }
 
 enum status speaker_open(struct speaker *speaker, const char *model_path,
                          const char *tokenizer_path, bool text_needed,
                          struct error *error)
 {
-    enum status status = checkpoint_open(&speaker->checkpoint, model_path,
-                                         error);
-    if (status != STATUS_OK)
+    enum status status = STATUS_OK;
+    const struct kernels *kernels;
+    enum matrix_type type = MATRIX_F32;
+    status = engine_choose(&speaker->choice, &kernels, &type, error);
+    if (status == STATUS_OK)
+        status = engine_load(&speaker->engine, model_path,
+                             speaker->choice.weights != NULL ? &type : NULL,
+                             kernels, error);
+    if (status == STATUS_OK)
+        speaker->lm = engine_causal_lm(speaker->engine);
+    if (status != STATUS_OK) {
+        speaker_close(speaker);
         return status;
-    speaker->lm = checkpoint_causal_lm(speaker->checkpoint);
+    }
     status = tokenizer_open(&speaker->tokenizer, model_path, tokenizer_path,
                             speaker->lm.vocab_size, error);
     if (status == STATUS_INVALID && tokenizer_path == NULL && !text_needed)

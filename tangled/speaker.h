@@ -3,11 +3,15 @@
 
 #include "checkpoint.h"
 #include "tokenizer.h"
+#include "engine_choice.h"
+#include "engine_load.h"
 
 struct speaker {                 /* zero-initialise; speaker_close */
     struct checkpoint *checkpoint;
     struct causal_lm lm;
     struct tokenizer *tokenizer; /* NULL: it speaks in ids */
+    struct engine *engine;
+    struct engine_choice choice;     /* said before it is opened */
 };
 
 /* A model without a tokenizer is refused when text_needed, and speaks in ids

@@ -25,6 +25,7 @@
 #include "command_tokenize.h"
 #include "command_serve.h"
 #include "command_steps.h"
+#include "command_pack.h"
 #include "command_audit.h"
 
 static const struct command *const commands[] = {
@@ -50,6 +51,7 @@ static const struct command *const commands[] = {
     &command_tokenize,
     &command_serve,
     &command_steps,
+    &command_pack,
     &command_audit,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
