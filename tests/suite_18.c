@@ -1512,13 +1512,16 @@ START_TEST(on_random_traces_everybody_says_what_he_says_alone)
 }
 END_TEST
 
-/* ------------------------------------------------------------ both families */
+/* ------------------------------------------------------------ every family */
 
 struct family {
     struct causal_lm lm;
     struct tiny_gpt *gpt;        /* one of the two */
     struct llama *llama;
 };
+
+/* 0: a tiny GPT, 1: a llama, 2: one with experts */
+enum { FAMILIES = 3 };
 
 static struct family family_new(int which)
 {
@@ -1531,7 +1534,11 @@ static struct family family_new(int which)
         family.gpt = noisy_model(&config, 1830);
         family.lm = tiny_gpt_causal_lm(family.gpt);
     } else {
-        const struct llama_config config = small_llama_config();
+        struct llama_config config = small_llama_config();
+        if (which == 2) {
+            config.n_experts = 5;
+            config.experts_per_token = 2;
+        }
         family.llama = noisy_llama(&config, 1831);
         family.lm = llama_causal_lm(family.llama);
     }
@@ -1673,7 +1680,7 @@ static void greedy_alone(const struct causal_lm *lm, int32_t *text,
 START_TEST(nothing_of_a_text_shows_in_the_next)
 {
     static const float values[] = {NAN, 1e30f, INFINITY, 0};
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < FAMILIES; which++) {
         struct family family = family_new(which);
         for (int v = 0; v < 4; v++) {
             struct judge judge;
@@ -1710,9 +1717,9 @@ START_TEST(nothing_of_a_text_shows_in_the_next)
 }
 END_TEST
 
-START_TEST(both_families_give_each_row_the_bits_that_it_has_alone)
+START_TEST(every_family_gives_each_row_the_bits_that_it_has_alone)
 {
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < FAMILIES; which++) {
         struct family family = family_new(which);
         for (unsigned run = 0; run < 10; run++) {
             struct judge judge;
@@ -1794,7 +1801,7 @@ END_TEST
 
 START_TEST(submits_steps_and_cancels_allocate_nothing)
 {
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < FAMILIES; which++) {
         struct family family = family_new(which);
         struct slots *slots = slots_of(&family.lm, 3, N, 5, 8);
         struct said said = {.count = 0};
@@ -2087,7 +2094,7 @@ static const struct test tests[] = {
     TEST(on_random_traces_everybody_says_what_he_says_alone, 2,
          "a step of all slots"),
     TEST(nothing_of_a_text_shows_in_the_next, 2, EMPTY),
-    TEST(both_families_give_each_row_the_bits_that_it_has_alone, 2,
+    TEST(every_family_gives_each_row_the_bits_that_it_has_alone, 2,
          "a step of all slots"),
     TEST(a_request_says_what_generate_says, 2, "a step of all slots"),
     TEST(submits_steps_and_cancels_allocate_nothing, 2,
