@@ -47,19 +47,23 @@ static struct pair *pair_place(const struct tables *tables, int32_t left,
 static bool find_pair(const void *context, int32_t left, int32_t right,
                       uint32_t *order, int32_t *joined)
 {
-    const struct pair *pair = pair_place(context, left, right);
-    *order = pair->order;
+    const struct tokenizer *tokenizer = context;
+    const struct pair *pair = pair_place(tokenizer->tables, left, right);
+    if (pair->left < 0)
+        return false;
     *joined = pair->joined;
-    return pair->left >= 0;
+    *order = pair->order;
+    return true;
 }
 
-static enum status encode_piece(const struct tables *tables,
+static enum status encode_piece(const struct tokenizer *tokenizer,
                                 struct span piece, size_t offset,
                                 const struct merge_watch *watch,
                                 struct merge_room *room,
                                 struct id_list *list, struct error *error)
 {
-    const struct merge_rules rules = {tables, find_pair, true};
+    const struct tables *tables = tokenizer->tables;
+    const struct merge_rules rules = {tokenizer, find_pair, true};
     enum status status = id_list_reserve(list, piece.length, error);
     if (status != STATUS_OK)
         return status;
@@ -73,11 +77,12 @@ static enum status encode_piece(const struct tables *tables,
     return status;
 }
 
-static enum status encode_plain(const struct tables *tables,
+static enum status encode_plain(const struct tokenizer *tokenizer,
                                 const struct passage *passage, size_t from,
                                 size_t to, struct merge_room *room,
                                 struct id_list *list, struct error *error)
 {
+    const struct tables *tables = tokenizer->tables;
     struct piece_cutter *cutter = NULL;
     enum status status = piece_cutter_new(&cutter, tables->pieces,
                                           passage->bytes + from, to - from,
@@ -86,8 +91,8 @@ static enum status encode_plain(const struct tables *tables,
         struct span piece = {passage->bytes + from, 0};
         status = piece_cutter_next(cutter, &piece.length, error);
         if (status == STATUS_OK)
-            status = encode_piece(tables, piece, from, passage->watch, room,
-                                  list, error);
+            status = encode_piece(tokenizer, piece, from, passage->watch,
+                                  room, list, error);
         from += piece.length;
     }
     piece_cutter_free(&cutter);
@@ -124,7 +129,6 @@ static enum status encode_text(const struct tokenizer *tokenizer,
                                const struct passage *passage,
                                struct id_list *list, struct error *error)
 {
-    const struct tables *tables = tokenizer->tables;
     struct merge_room room = {0};
     enum status status = STATUS_OK;
     for (size_t from = 0; status == STATUS_OK && from < passage->length; ) {
@@ -132,7 +136,8 @@ static enum status encode_text(const struct tokenizer *tokenizer,
         int32_t id = NO_TOKEN;
         if ((passage->options & TOKENIZER_SPECIAL) != 0)
             id = find_named(tokenizer, passage, from, &to, &behind);
-        status = encode_plain(tables, passage, from, to, &room, list, error);
+        status = encode_plain(tokenizer, passage, from, to, &room, list,
+                              error);
         if (status == STATUS_OK && id != NO_TOKEN)
             status = id_list_reserve(list, 1, error);
         if (status == STATUS_OK && id != NO_TOKEN)

@@ -20,7 +20,7 @@ struct tables {
 static uint32_t order_of(float score)
 {
     uint32_t bits;
-    const float plain = score + 0.0f;        /* -0 becomes 0 */
+    const float plain = score + 0.0f;
     memcpy(&bits, &plain, sizeof bits);
     return bits >> 31 ? bits : ~(bits | UINT32_C(1) << 31);
 }
@@ -58,8 +58,9 @@ static void add_character(const struct tokenizer *tokenizer,
                                        (struct span){character.at, 0});
     if (id != NO_TOKEN)
         list->ids[list->count++] = id;
-    for (size_t k = 0; k < character.length && id == NO_TOKEN; k++)
+    for (size_t k = 0; k < character.length && id == NO_TOKEN; k++) {
         list->ids[list->count++] = FIRST_BYTE + character.at[k];
+    }
 }
 
 static enum status encode_scores(const struct tokenizer *tokenizer,

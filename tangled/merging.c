@@ -35,10 +35,15 @@ static bool make_room(struct merge_room *room, int count)
     return true;
 }
 
+static bool sooner(uint64_t one, uint64_t other)
+{
+    return one < other;
+}
+
 static void enter(struct merge_room *room, uint64_t entry)
 {
     size_t at = room->queued++;
-    while (at > 0 && room->queue[(at - 1) / 2] > entry) {
+    while (at > 0 && sooner(entry, room->queue[(at - 1) / 2])) {
         room->queue[at] = room->queue[(at - 1) / 2];
         at = (at - 1) / 2;
     }
@@ -52,9 +57,9 @@ static uint64_t leave(struct merge_room *room)
     size_t at = 0, child = 1;
     while (child < room->queued) {
         if (child + 1 < room->queued
-            && room->queue[child + 1] < room->queue[child])
+            && sooner(room->queue[child + 1], room->queue[child]))
             child++;
-        if (room->queue[child] >= last)
+        if (!sooner(room->queue[child], last))
             break;
         room->queue[at] = room->queue[child];
         at = child;

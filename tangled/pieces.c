@@ -135,10 +135,11 @@ enum status piece_cutter_next(struct piece_cutter *cutter, size_t *length,
                                  cutter->length - cutter->valid)) > 0)
             cutter->valid += (size_t)size;
     }
-    if (cutter->valid == cutter->at)
+    if (cutter->valid == cutter->at) {
         *length = 1;
-    else
+    } else {
         status = match_here(cutter, length, error);
+    }
     cutter->at += *length;
     return status;
 }

@@ -2,12 +2,15 @@
    one that works on strings, by the definition: support/tokenizers.h. */
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "byte_alphabet.h"
 #include "merging.h"
+#include "model_file.h"
 #include "pieces.h"
+#include "speaker.h"
 #include "text_stream.h"
 #include "tokenizer.h"
 #include "utf8.h"
@@ -699,16 +702,16 @@ START_TEST(words_of_the_training_have_the_ids_of_the_slow_encoder)
 }
 END_TEST
 
-/* "abc" and "cd" are lines, and "bcd" is longer and came later; "b c" has no
-   line. By length abcd would be a + bcd. */
+/* abc is longer than cd, and its line came later. By length abcd would be
+   abc and d. */
 static struct trained *crossing(uint64_t *state)
 {
     const struct word a = {1, "a"}, b = {1, "b"}, c = {1, "c"}, d = {1, "d"};
-    const struct word ab = {2, "ab"}, cd = {2, "cd"}, space = {1, " "};
+    const struct word ab = {2, "ab"}, space = {1, " "};
     struct trained *t = untrained();
     trained_line(t, a, b);
     trained_line(t, c, d);
-    trained_line(t, b, cd);
+    trained_line(t, ab, c);
     trained_line(t, space, ab);
     trained_end(t, state);
     return t;
@@ -729,7 +732,7 @@ START_TEST(the_earliest_line_goes_first_however_long_the_others_are)
     struct trained *t = crossing(&state);
     struct tokenizer *tokenizer = of_merges(t);
     const int32_t wanted[] = {
-        id_of(t, "ab"), id_of(t, "cd"), id_of(t, " ab"), id_of(t, "bcd")
+        id_of(t, "ab"), id_of(t, "cd"), id_of(t, " ab"), id_of(t, "abc")
     };
     struct coded coded = encode(tokenizer, "abcd", 4, 0);
     expect_ids(&coded, wanted, 2, "abcd");
@@ -737,8 +740,8 @@ START_TEST(the_earliest_line_goes_first_however_long_the_others_are)
     coded = encode(tokenizer, " ab", 3, 0);
     expect_ids(&coded, wanted + 2, 1, " ab");
     free(coded.ids);
-    coded = encode(tokenizer, "bcd", 3, 0);
-    expect_ids(&coded, wanted + 3, 1, "bcd");
+    coded = encode(tokenizer, "abc", 3, 0);
+    expect_ids(&coded, wanted + 3, 1, "abc");
     free(coded.ids);
     tokenizer_close(&tokenizer);
     trained_free(t);
@@ -1058,19 +1061,53 @@ static struct tokenizer *of_scores(const struct scored *s)
 }
 
 /* A few tokens with plain scores: 259 is " ", 260 a, 261 b, 262 c, 263 é,
-   264 ab, 265 bc, 266 " a", 267 aa. */
+   264 ab, 265 bc, 266 " a", 267 aa, 268 xa, whose x is none. */
 static struct scored *small_scored(void)
 {
     struct scored *s = scored_bytes();
     const char *const texts[] = {
-        " ", "a", "b", "c", "\xC3\xA9", "ab", "bc", " a", "aa"
+        " ", "a", "b", "c", "\xC3\xA9", "ab", "bc", " a", "aa", "xa"
     };
-    const float scores[] = {-9, -9, -9, -9, -9, -1, -1, -2, -0.5f};
-    for (int k = 0; k < 9; k++)
+    const float scores[] = {-9, -9, -9, -9, -9, -1, -1, -2, -0.5f, 1};
+    for (int k = 0; k < 10; k++)
         scored_add(s, texts[k], scores[k]);
     scored_write(s);
     return s;
 }
+
+static void expect_small(const char *text, int options, const int32_t *wanted,
+                         int count)
+{
+    struct scored *s = small_scored();
+    struct tokenizer *tokenizer = of_scores(s);
+    struct coded coded = encode(tokenizer, text, strlen(text), options);
+    expect_ids(&coded, wanted, count, text);
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+
+START_TEST(a_byte_without_a_token_is_said_by_its_number)
+{
+    const int32_t wanted[] = {0xE2 + 3, 0x82 + 3, 0xAC + 3, 3 + 1, 3 + 255};
+    expect_small("\xE2\x82\xAC\x01\xFF", 0, wanted, 5);
+}
+END_TEST
+
+START_TEST(a_byte_without_a_token_is_joined_with_nothing)
+{
+    const int32_t wanted[] = {'x' + 3, 260};
+    expect_small("xa", 0, wanted, 2);
+}
+END_TEST
+
+START_TEST(a_text_that_begins_has_a_space_before_it)
+{
+    const int32_t wanted[] = {1, 259, 261};
+    expect_small("b", TOKENIZER_BEGIN, wanted, 3);
+    expect_small("b", 0, wanted + 2, 1);
+}
+END_TEST
 
 START_TEST(texts_of_llama2c_have_the_ids_of_the_definition)
 {
@@ -1081,7 +1118,7 @@ START_TEST(texts_of_llama2c_have_the_ids_of_the_definition)
         {" ", 3, {1, 259, 259}}, {"abc", 4, {1, 259, 264, 262}},
         {"bc", 3, {1, 259, 265}}, {"aaa", 4, {1, 259, 267, 260}},
         {"aaaa", 4, {1, 259, 267, 267}}, {"\xC3\xA9", 3, {1, 259, 263}},
-        {"x", 3, {1, 259, 'x' + 3}}, {"\xFF", 3, {1, 259, 258}},
+        {"x", 3, {1, 259, 'x' + 3}}, {"xa", 4, {1, 259, 'x' + 3, 260}}, {"\xFF", 3, {1, 259, 258}},
         {"\xE2\x82\xAC", 5, {1, 259, 0xE2 + 3, 0x82 + 3, 0xAC + 3}},
         {"a\x80", 4, {1, 259, 'a' + 3, 0x83}}, {"\n", 3, {1, 259, 13}},
         {"<0x41>", 8, {1, 259, 63, 51, 123, 55, 52, 65}},
@@ -1175,33 +1212,43 @@ START_TEST(any_bytes_come_back_through_scores)
 }
 END_TEST
 
-/* Scores next to each other, of both signs and both zeros. */
-START_TEST(a_higher_score_goes_first_and_zeros_are_equal)
+/* "ab" and "bc" have these scores; which of them does "abc" become? */
+static void expect_first(float ab, float bc, bool left)
+{
+    struct scored *s = scored_bytes();
+    const int32_t ab_first[] = {262, 261}, bc_first[] = {259, 263};
+    scored_add(s, "a", -9);
+    scored_add(s, "b", -9);
+    scored_add(s, "c", -9);
+    scored_add(s, "ab", ab);
+    scored_add(s, "bc", bc);
+    scored_write(s);
+    struct tokenizer *tokenizer = of_scores(s);
+    struct coded coded = encode(tokenizer, "abc", 3, 0);
+    expect_ids(&coded, left ? ab_first : bc_first, 2, "abc");
+    free(coded.ids);
+    tokenizer_close(&tokenizer);
+    scored_free(s);
+}
+
+START_TEST(zeros_of_both_signs_are_one_score)
+{
+    expect_first(0.0f, -0.0f, true);
+    expect_first(-0.0f, 0.0f, true);
+}
+END_TEST
+
+/* Scores next to each other, of both signs. */
+START_TEST(a_higher_score_goes_first)
 {
     const float scores[][2] = {
         {1, 2}, {-2, -1}, {-1, 1}, {-1, 0}, {0, 1}, {1e-40f, 2e-40f},
         {-2e-40f, -1e-40f}, {-3e38f, 3e38f}, {1, 1.0000001f},
         {-1.0000001f, -1}, {-1e-45f, 0}, {-1e-45f, -0.0f}, {-0.0f, 1e-45f},
     };
-    const size_t count = sizeof scores / sizeof scores[0];
-    for (size_t k = 0; k < 2 * count + 2; k++) {
-        struct scored *s = scored_bytes();
-        const bool zeros = k >= 2 * count, turned = k % 2;
-        float first = zeros ? 0.0f : scores[k / 2][0];
-        float second = zeros ? -0.0f : scores[k / 2][1];
-        scored_add(s, "a", -9);
-        scored_add(s, "b", -9);
-        scored_add(s, "c", -9);
-        scored_add(s, "ab", turned ? second : first);
-        scored_add(s, "bc", turned ? first : second);
-        scored_write(s);
-        struct tokenizer *tokenizer = of_scores(s);
-        struct coded coded = encode(tokenizer, "abc", 3, 0);
-        const int32_t ab_first[] = {262, 261}, bc_first[] = {259, 263};
-        expect_ids(&coded, zeros || turned ? ab_first : bc_first, 2, "abc");
-        free(coded.ids);
-        tokenizer_close(&tokenizer);
-        scored_free(s);
+    for (size_t k = 0; k < sizeof scores / sizeof scores[0]; k++) {
+        expect_first(scores[k][0], scores[k][1], false);
+        expect_first(scores[k][1], scores[k][0], true);
     }
 }
 END_TEST
@@ -1230,11 +1277,11 @@ START_TEST(a_file_of_scores_that_ends_anywhere_is_refused)
     struct tokenizer *tokenizer = NULL;
     for (size_t length = 0; length < s->length; length++)
         expect_bad_scores(s->file, length, s->tokens, "");
-    expect_bad_scores(s->file, s->length, s->tokens - 1, "268 tokens");
-    expect_bad_scores(s->file, s->length, s->tokens + 1, "token 268");
+    expect_bad_scores(s->file, s->length, s->tokens - 1, "269 tokens");
+    expect_bad_scores(s->file, s->length, s->tokens + 1, "token 269");
     expect_ok(tokenizer_of_scores(&tokenizer, s->file, s->length, 0, &error),
               &error);
-    ck_assert_int_eq(tokenizer_count(tokenizer), 268);
+    ck_assert_int_eq(tokenizer_count(tokenizer), 269);
     tokenizer_close(&tokenizer);
     scored_free(s);
 }
@@ -1507,7 +1554,7 @@ static void put_file(const char *name, const void *bytes, size_t length)
 static void take_away(void)
 {
     static const char *const names[] = {
-        "vocab.json", "merges.txt", "tokenizer.bin", "tok268.bin", "model.bin"
+        "vocab.json", "merges.txt", "tokenizer.bin", "tok269.bin", "model.bin"
     };
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
         remove(beside(names[k]));
@@ -1534,16 +1581,16 @@ START_TEST(a_tokenizer_is_found_beside_its_model)
     const char *model = beside("model.bin");
     ck_assert_int_eq(opened(directory, NULL, 256), 256);
     ck_assert_int_eq(opened(model, NULL, 256), 256);
-    ck_assert_int_eq(opened(directory, NULL, 268), -STATUS_INVALID);
+    ck_assert_int_eq(opened(directory, NULL, 269), -STATUS_INVALID);
     expect_named(&error, "has neither vocab.json");
     put_file("tokenizer.bin", s->file, s->length);
-    ck_assert_int_eq(opened(model, NULL, 268), 268);
-    ck_assert_int_eq(opened(directory, NULL, 0), 268);
+    ck_assert_int_eq(opened(model, NULL, 269), 269);
+    ck_assert_int_eq(opened(directory, NULL, 0), 269);
     ck_assert_int_eq(opened(model, NULL, 300), -STATUS_FORMAT);
     expect_named(&error, "tokenizer.bin");
-    put_file("tok268.bin", "broken", 6);
-    ck_assert_int_eq(opened(model, NULL, 268), -STATUS_FORMAT);
-    expect_named(&error, "tok268.bin");
+    put_file("tok269.bin", "broken", 6);
+    ck_assert_int_eq(opened(model, NULL, 269), -STATUS_FORMAT);
+    expect_named(&error, "tok269.bin");
     put_file("vocab.json", t->vocab, strlen(t->vocab));
     ck_assert_int_eq(opened(directory, NULL, 259), -STATUS_IO);
     expect_named(&error, "merges.txt");
@@ -1566,14 +1613,14 @@ START_TEST(a_tokenizer_that_is_named_is_the_one)
     struct trained *t = plain_files();
     struct scored *s = small_scored();
     take_away();
-    put_file("tok268.bin", s->file, s->length);
+    put_file("tok269.bin", s->file, s->length);
     put_file("vocab.json", t->vocab, strlen(t->vocab));
     put_file("merges.txt", t->merges, strlen(t->merges));
     ck_assert_int_eq(opened("/", "bytes", 300), 256);
     ck_assert_int_eq(opened("/", harness_scratch(), 0), 259);
     ck_assert_int_eq(opened("/", beside("vocab.json"), 0), 259);
-    ck_assert_int_eq(opened("/", beside("tok268.bin"), 268), 268);
-    ck_assert_int_eq(opened("/", beside("tok268.bin"), 269), -STATUS_FORMAT);
+    ck_assert_int_eq(opened("/", beside("tok269.bin"), 269), 269);
+    ck_assert_int_eq(opened("/", beside("tok269.bin"), 270), -STATUS_FORMAT);
     ck_assert_int_eq(opened("/", beside("nothing"), 0), -STATUS_IO);
     ck_assert_int_eq(opened("/", "/proc", 256), -STATUS_INVALID);
     ck_assert_int_eq(opened("/", "/dev/zero", 256), -STATUS_IO);
@@ -1599,6 +1646,402 @@ START_TEST(files_that_cannot_be_a_tokenizers_are_not_read)
 }
 END_TEST
 
+/* ------------------------------------------------------------------ commands
+
+   A model that has learned a text by heart: position t says id script[t + 1],
+   whatever it reads. It has more ids than tokens. */
+
+enum { HEART_V = 272, HEART_N = 24 };
+
+static void save_heart(const char *directory, const int32_t *script)
+{
+    const struct gpt_config config = {
+        .vocab_size = HEART_V, .context_length = HEART_N, .d_model = HEART_V,
+        .n_layers = 1, .n_heads = 1, .d_ff = 1, .layer_norm_eps = 1e-5,
+    };
+    struct tiny_gpt *model = new_model(&config);
+    struct parameters *p = tiny_gpt_parameters(model);
+    for (int k = 0; k < HEART_V; k++) {
+        p->final_norm.weight.data[k] = 1;
+        p->token_embedding.weight.data[k * HEART_V + k] = 1;
+    }
+    for (int t = 0; t + 1 < HEART_N; t++)
+        p->position_embedding.weight.data[t * HEART_V + script[t + 1]] = 5;
+    mkdir(directory, 0700);
+    expect_ok(tiny_gpt_save(model, directory, &error), &error);
+    tiny_gpt_free(&model);
+}
+
+/* The model of a text in a directory, with a vocabulary beside it whose ids
+   are the bytes, then ab, abc and the end. */
+struct heart { char directory[256]; struct trained *t; };
+
+static void put_in(const struct heart *heart, const char *name,
+                   const char *text)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/%s", heart->directory, name);
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    fputs(text, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static struct heart new_heart(const char *name, const char *text)
+{
+    struct heart heart = {.t = plain_files()};
+    int32_t script[HEART_N];
+    const size_t length = strlen(text);
+    for (size_t k = 0; k < HEART_N; k++)         /* 258 is the end */
+        script[k] = k < length ? (unsigned char)text[k] : 258;
+    snprintf(heart.directory, sizeof heart.directory, "%s/%s",
+             harness_scratch(), name);
+    save_heart(heart.directory, script);
+    put_in(&heart, "vocab.json", heart.t->vocab);
+    put_in(&heart, "merges.txt", heart.t->merges);
+    return heart;
+}
+
+static void heart_free(struct heart *heart)
+{
+    static const char *const names[] = {
+        "vocab.json", "merges.txt", "config.json", "model.safetensors"
+    };
+    char path[300];
+    for (int k = 0; k < 4; k++) {
+        snprintf(path, sizeof path, "%s/%s", heart->directory, names[k]);
+        remove(path);
+    }
+    rmdir(heart->directory);
+    trained_free(heart->t);
+}
+
+static const char *tinygpt(const struct heart *heart, int expected,
+                           const char *format, ...)
+{
+    char line[4000], *at = line;
+    va_list arguments;
+    at += sprintf(at, "%.20s", format);
+    at = strchr(line, ' ');
+    sprintf(at, " --model %s", heart->directory);
+    at += strlen(at);
+    va_start(arguments, format);
+    vsprintf(at, strchr(format, ' '), arguments);
+    va_end(arguments);
+    return run_program(line, expected);
+}
+
+#define EURO "\xE2\x82\xAC"
+
+START_TEST(generate_takes_text_and_says_text)
+{
+    struct heart heart = new_heart("heart", "xyz" EURO "abc\xC3\xA9");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz"),
+                     EURO "abc\xC3\xA9");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt ab"),
+                     "yz" EURO "abc\xC3\xA9");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt 'abc abc'"
+                             " --max-new-tokens 2"), "\xE2\x82");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt-ids 1,2,3"
+                             " --max-new-tokens 3"), EURO);
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --json"),
+        "{\"tokens\":[226,130,172,97,98,99,195,169,258]}\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --eos -1"
+                             " --max-new-tokens 10 --json"),
+        "{\"tokens\":[226,130,172,97,98,99,195,169,258,258]}\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --eos 97"),
+                     EURO);
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --eos -1"),
+                     EURO "abc\xC3\xA9");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt "
+        "'<|endoftext|>' --special --max-new-tokens 1 --json"),
+        "{\"tokens\":[121]}\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt "
+        "'<|endoftext|>' --max-new-tokens 1 --json"), "{\"tokens\":[258]}\n");
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(every_run_says_the_same_text)
+{
+    struct heart heart = new_heart("heart", "xyz" EURO "abc\xC3\xA9");
+    struct heart draft = new_heart("draft", "xyz" EURO "aac\xC3\xA9");
+    const char *const ways[] = {
+        "generate --prompt xyz --prefill-chunk 2",
+        "generate --prompt xyz --speculative %s",
+        "generate --prompt xyz --temperature 1e-3 --seed 7",
+    };
+    for (int k = 0; k < 3; k++)
+        ck_assert_str_eq(tinygpt(&heart, 0, ways[k], draft.directory),
+                         EURO "abc\xC3\xA9");
+    heart_free(&draft);
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(a_draft_of_other_tokens_is_refused)
+{
+    struct heart heart = new_heart("heart", "xyz");
+    struct heart draft = new_heart("draft", "xyz");
+    char *vocab = with(draft.t->vocab, "\"ab\": 256", "\"ab\": 9999");
+    char *turned = with(vocab, "\"abc\": 257", "\"abc\": 256");
+    char *other = with(turned, "9999", "257");
+    put_in(&draft, "vocab.json", other);
+    struct speaker one = {0}, two = {0};
+    expect_ok(speaker_open(&one, heart.directory, NULL, true, &error),
+              &error);
+    expect_ok(speaker_open(&two, draft.directory, NULL, true, &error),
+              &error);
+    expect_ok(speaker_check_same(&one, &one, "--draft", &error), &error);
+    expect_refused(speaker_check_same(&one, &two, "--draft", &error),
+                   STATUS_INVALID, "--draft: id 256");
+    tokenizer_close(&two.tokenizer);
+    expect_ok(speaker_check_same(&one, &two, "--draft", &error), &error);
+    two.lm.vocab_size--;
+    expect_refused(speaker_check_same(&one, &two, "--draft", &error),
+                   STATUS_INVALID, "--draft: vocab_size");
+    speaker_close(&two);
+    speaker_close(&one);
+    const char *said = tinygpt(&heart, 1, "generate --prompt xyz"
+                               " --speculative %s", draft.directory);
+    ck_assert_msg(strstr(said, "--speculative: id 256") != NULL, "%s", said);
+    free(other);
+    free(turned);
+    free(vocab);
+    heart_free(&draft);
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(two_tokenizers_differ_in_a_token_or_in_their_number)
+{
+    struct trained *t = plain_files();
+    char *plain = with(t->merges, "ab c\n", "");
+    char *fewer = with(t->vocab, "\"abc\": 257", "\"<a>\": 257");
+    struct tokenizer *one = of_merges(t), *bytes = NULL, *named = NULL;
+    expect_ok(tokenizer_of_bytes(&bytes, &error), &error);
+    expect_ok(tokenizer_of_merges(&named, fewer, strlen(fewer), plain,
+                                  strlen(plain), &error), &error);
+    ck_assert_int_eq(tokenizer_difference(one, one), -1);
+    ck_assert_int_eq(tokenizer_difference(one, bytes), 256);
+    ck_assert_int_eq(tokenizer_difference(bytes, one), 256);
+    ck_assert_int_eq(tokenizer_difference(one, named), 257);
+    tokenizer_close(&one);
+    tokenizer_close(&bytes);
+    tokenizer_close(&named);
+    free(fewer);
+    free(plain);
+    trained_free(t);
+}
+END_TEST
+
+START_TEST(a_model_without_a_tokenizer_speaks_in_ids)
+{
+    struct heart heart = new_heart("heart", "xyz");
+    char path[300];
+    snprintf(path, sizeof path, "%s/merges.txt", heart.directory);
+    remove(path);
+    ck_assert_ptr_nonnull(strstr(tinygpt(&heart, 1, "generate --prompt-ids 1"),
+                                 "merges.txt"));
+    snprintf(path, sizeof path, "%s/vocab.json", heart.directory);
+    remove(path);
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt-ids 1,2"
+                             " --max-new-tokens 2"), "122 258\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt-ids 1,2"
+                             " --max-new-tokens 1 --tokenizer bytes"), "z");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt ab"
+                             " --max-new-tokens 1 --tokenizer bytes"), "z");
+    const char *const text[] = {
+        "generate --prompt ab", "chat --max-new-tokens 1 --prompt a",
+        "logits --prompt a --continuation b", "tokenize --text a",
+    };
+    for (int k = 0; k < 4; k++) {
+        const char *said = tinygpt(&heart, 1, text[k]);
+        ck_assert_msg(strstr(said, "has neither vocab.json") != NULL, "%s",
+                      said);
+        ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
+    }
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(ids_without_a_token_are_shown_as_replacements)
+{
+    struct heart heart = new_heart("heart", "xyz");
+    const int32_t script[HEART_N] = {0, 265, 'a', 270, 258};
+    save_heart(heart.directory, script);
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt x"),
+                     "\xEF\xBF\xBD" "a\xEF\xBF\xBD");
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(a_chat_is_in_text_and_ends_its_replies_with_eos)
+{
+    struct heart heart = new_heart("heart", "hi" EURO);
+    ck_assert_str_eq(tinygpt(&heart, 0, "chat --max-new-tokens 9"
+                             " --prompt hi"), EURO "\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "chat --max-new-tokens 1"
+                             " --prompt h"), "i\n");
+    heart_free(&heart);
+    heart = new_heart("heart", "hi" EURO "..." EURO);
+    for (int k = 0; k < 3; k++) {
+        static const char *const kinds[] = {"none", "snapshots", "blocks"};
+        ck_assert_str_eq(tinygpt(&heart, 0, "chat --max-new-tokens 3"
+            " --prompt hi --prompt '.' --block-size 2 --prefix-cache %s",
+            kinds[k]), EURO "\n.\xE2\x82\n");
+    }
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(logits_takes_text_for_ids)
+{
+    struct heart heart = new_heart("heart", "xyz" EURO);
+    static char ids[8192];
+    strcpy(ids, tinygpt(&heart, 0, "logits --prompt-ids 120,121"
+                        " --continuation-ids 256,99"));
+    ck_assert_str_eq(tinygpt(&heart, 0, "logits --prompt xy --continuation"
+                             " 'ab' --tokenizer %s", heart.directory),
+                     (strchr(ids, '\n')[1] = '\0', ids));
+    ck_assert_ptr_nonnull(strstr(tinygpt(&heart, 2, "logits --prompt xy"
+        " --prompt-ids 1 --continuation b"), "or text for them"));
+    ck_assert_ptr_nonnull(strstr(tinygpt(&heart, 1, "logits --prompt ''"
+        " --continuation b"), "prompt is empty"));
+    heart_free(&heart);
+}
+END_TEST
+
+/* Rows of every family and format, through the cache and without it. */
+START_TEST(logits_opens_every_family)
+{
+    static const char *const models[] = {
+        "gpt2_tiny", "gpt2_tiny_f16", "gpt2_tiny_bf16", "llama_tiny"
+    };
+    static char cached[8192];
+    for (int m = 0; m < 4; m++) {
+        char line[256];
+        snprintf(line, sizeof line, "logits --model tests/golden/%s"
+                 " --prompt-ids 3,1,4 --continuation-ids 1,5", models[m]);
+        strcpy(cached, run_program(line, 0));
+        strcat(line, " --no-cache");
+        const char *whole = run_program(line, 0), *a = cached, *b = whole;
+        int numbers = 0;
+        for (char *ends[2] = {NULL, NULL}; *a != '\0' && *b != '\0';
+             a = ends[0] + 1, b = ends[1] + 1, numbers++) {
+            const double x = strtod(a, &ends[0]), y = strtod(b, &ends[1]);
+            ck_assert_double_le(fabs(x - y), 1e-5 + 1e-5 * fabs(y));
+            ck_assert(ends[0] > a && ends[1] > b);
+        }
+        ck_assert_int_ge(numbers, 2 * 60);
+        snprintf(line, sizeof line, "generate --model tests/golden/%s"
+                 " --prompt-ids 3,1,4 --max-new-tokens 3", models[m]);
+        int said[3];
+        ck_assert_int_eq(sscanf(run_program(line, 0), "%d %d %d", &said[0],
+                                &said[1], &said[2]), 3);
+    }
+}
+END_TEST
+
+START_TEST(tokenize_shows_ids_pieces_and_merges)
+{
+    struct heart heart = new_heart("heart", "x");
+    const struct { const char *line, *wanted; } cases[] = {
+        {"tokenize --text 'abc ab'", "257,32,256\n"},
+        {"tokenize --text ''", "\n"},
+        {"tokenize --text 'abc \"\xFF'  --pieces", "   257  \"abc\"\n"
+         "    32  \" \"\n    34  \"\\\"\"\n   255  \"\xEF\xBF\xBD\"\n"},
+        {"tokenize --text 'a<|endoftext|>' --special", "97,258\n"},
+        {"tokenize --text 'a\xC3' --json", "{\"ids\":[97,195],\"pieces\":["
+         "{\"text\":\"a\",\"hex\":\"61\",\"special\":false},{\"text\":\""
+         "\xEF\xBF\xBD\",\"hex\":\"c3\",\"special\":false}]}\n"},
+        {"tokenize --text 'xabc' --json --steps", "{\"steps\":[{\"left\":1,"
+         "\"right\":2,\"id\":256},{\"left\":1,\"right\":3,\"id\":257}],"
+         "\"ids\":[120,257],\"pieces\":[{\"text\":\"x\",\"hex\":\"78\","
+         "\"special\":false},{\"text\":\"abc\",\"hex\":\"616263\","
+         "\"special\":false}]}\n"},
+        {"tokenize --decode --ids '257, 32 195,169\n'", "abc \xC3\xA9"},
+        {"tokenize --decode --ids 97,258,98", "ab"},
+        {"tokenize --decode --ids 97,258,98 --special", "a<|endoftext|>b"},
+        {"tokenize --decode --ids ''", ""},
+        {"tokenize --decode --ids 226,130", "\xE2\x82"},
+    };
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
+        ck_assert_str_eq(tinygpt(&heart, 0, cases[k].line), cases[k].wanted);
+    heart_free(&heart);
+}
+END_TEST
+
+START_TEST(tokenize_reads_files_and_pipes_and_undoes_itself)
+{
+    uint64_t state = noise_start(207);
+    struct scored *s = scored_from_noise(&state);
+    char text[700], line[900];
+    put_file("tokenizer.bin", s->file, s->length);
+    for (int k = 0; k < 700; k++)
+        text[k] = (char)noise_below(&state, 256);
+    put_file("model.bin", text, sizeof text);
+    const char *const lines[] = {
+        "tokenize --tokenizer %s --file %s > %s.ids && '%s' tokenize --decode"
+        " --tokenizer %s < %s.ids | cmp - %s && echo same",
+        "tokenize --tokenizer %s < %s > %s.ids && '%s' tokenize --decode"
+        " --tokenizer %s --ids \"$(cat %s.ids)\" | cmp - %s && echo same",
+        "tokenize --no-begin --tokenizer %s < %s > %s.ids && '%s' tokenize"
+        " --decode --no-begin --tokenizer %s < %s.ids | cmp - %s && echo same",
+    };
+    char tokenizer[300], file[300];
+    snprintf(tokenizer, sizeof tokenizer, "%s", beside("tokenizer.bin"));
+    snprintf(file, sizeof file, "%s", beside("model.bin"));
+    for (int k = 0; k < 3; k++) {
+        char whole[4000];
+        snprintf(whole, sizeof whole, lines[k], tokenizer, file, file,
+                 harness_program(), tokenizer, file, file);
+        ck_assert_str_eq(run_program(whole, 0), "same\n");
+    }
+    snprintf(line, sizeof line, "%s.ids", file);
+    remove(line);
+    take_away();
+    scored_free(s);
+}
+END_TEST
+
+START_TEST(tokenize_refuses_what_it_cannot_do)
+{
+    const struct { const char *line; int status; const char *word; } bad[] = {
+        {"tokenize", 2, "--tokenizer FILE is needed"},
+        {"tokenize --text a", 2, "--tokenizer FILE is needed"},
+        {"tokenize --tokenizer", 2, "--tokenizer"},
+        {"tokenize --tokenizer bytes --text a --file b", 2, "not both"},
+        {"tokenize --tokenizer bytes --decode --text a", 2, "--decode"},
+        {"tokenize --tokenizer bytes --decode --json", 2, "--decode"},
+        {"tokenize --tokenizer bytes --ids 1", 2, "--decode"},
+        {"tokenize --tokenizer bytes --steps --text a", 2, "--json"},
+        {"tokenize --tokenizer bytes --nonsense", 2, "--nonsense"},
+        {"tokenize --tokenizer /nowhere/at.all --text a", 1, "at.all"},
+        {"tokenize --tokenizer /proc --text a", 1, "/proc has"},
+        {"tokenize --tokenizer bytes --file /nowhere", 1, "/nowhere"},
+        {"tokenize --model /nowhere --text a", 1, "/nowhere"},
+        {"tokenize --tokenizer bytes --decode --ids 1,256", 1, "number 1"},
+        {"tokenize --tokenizer bytes --decode --ids 1,-1", 1, "number 1"},
+        {"tokenize --tokenizer bytes --decode --ids 1.5", 1, "number 0"},
+        {"tokenize --tokenizer bytes --decode --ids 1x", 1, "number 0"},
+        {"tokenize --tokenizer bytes --decode --ids "
+         "99999999999999999999999", 1, "number 0"},
+    };
+    for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
+        const char *said = run_program(bad[k].line, bad[k].status);
+        if (strcmp(bad[k].word, "/proc has") == 0)
+            ck_assert_ptr_nonnull(strstr(said, "/proc: has neither"));
+        else
+            ck_assert_msg(strstr(said, bad[k].word) != NULL, "%s: %s",
+                          bad[k].line, said);
+        ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
+    }
+    ck_assert_ptr_nonnull(strstr(run_program("tokenize --help", 0),
+                                 "--steps"));
+}
+END_TEST
+
 /* -------------------------------------------------------------------- table */
 
 #define FIRST_BYTE "let size and the second byte's bounds follow from the " \
@@ -1606,9 +2049,10 @@ END_TEST
 #define PATTERN "a contraction, a word, a number, other signs, or spaces"
 #define VISIBLE "let visible say whether the byte shows itself"
 #define VALID "find the end of the valid text, once for all its pieces"
-#define OFFER "offer the pair that begins at a place"
+#define BAD_BYTE "let the piece be one byte that is no character"
+#define SOONER "let the lower order be sooner, and the place on the left"
 #define WAITS "let in what waits, when this pass is over"
-#define ORDER "take the order and the token from the pair"
+#define ORDER "let the earliest line go first"
 #define NAMED "let a special token end the text here"
 #define HIGHER "let a higher score have a lower order"
 #define CHARACTERS "let characters be tokens or bytes"
@@ -1633,9 +2077,9 @@ static const struct test tests[] = {
     TEST(seven_endings_are_cut_off_in_small_letters_only, 2, PATTERN),
     TEST(letters_and_numbers_are_those_of_all_scripts, 2, PATTERN),
     TEST(twenty_five_characters_are_spaces_and_no_other, 2, "the pattern"),
-    TEST(a_byte_of_no_character_is_a_piece_by_itself, 2, VALID),
+    TEST(a_byte_of_no_character_is_a_piece_by_itself, 2, BAD_BYTE),
     TEST(made_up_texts_are_cut_as_by_hand, 2, PATTERN),
-    TEST(the_leftmost_of_equal_orders_goes_first, 2, OFFER),
+    TEST(the_leftmost_of_equal_orders_goes_first, 2, SOONER),
     TEST(a_pass_ends_before_what_it_made_counts, 2, WAITS),
     TEST(made_up_rules_merge_as_by_the_definition, 2,
          "join a place with the one behind it"),
@@ -1645,9 +2089,14 @@ static const struct test tests[] = {
          "join a place with the one behind it"),
     TEST(merging_without_memory_leaves_the_ids, 2,
          "room to merge in is made and freed"),
+    TEST(a_character_comes_out_whole_and_at_its_last_byte, 2, LET_OUT),
+    TEST(bytes_of_no_character_come_out_as_they_are, 2, LET_OUT),
+    TEST(a_stream_stops_where_nobody_takes_what_it_shows, 2, LET_OUT),
     TEST(a_byte_is_its_own_id, 2, "the tokenizer of bytes"),
     TEST(an_id_without_a_token_is_shown_as_a_replacement, 2,
          "what an id is"),
+    TEST(a_line_that_begins_with_a_hash_is_a_pair, 2,
+         "pass over the line that names the version"),
     TEST(the_earliest_line_goes_first_however_long_the_others_are, 2, ORDER),
     TEST(words_of_the_training_have_the_ids_of_the_slow_encoder, 2,
          "encode pieces by merging bytes"),
@@ -1664,10 +2113,16 @@ static const struct test tests[] = {
          "hold the two files against each other"),
     TEST(a_file_may_end_its_lines_otherwise_and_leave_its_version_out, 2,
          "let a line be the next one"),
-    TEST(a_line_that_begins_with_a_hash_is_a_pair, 2, "read merges.txt"),
     TEST(gpt2s_kind_survives_each_failed_allocation, 2,
          "make a tokenizer of both files"),
-    TEST(a_higher_score_goes_first_and_zeros_are_equal, 2, HIGHER),
+    TEST(a_text_that_begins_has_a_space_before_it, 2, SPACE),
+    TEST(the_space_before_a_text_is_taken_away_where_it_begins, 2, LEAVE_OUT),
+    TEST(a_byte_without_a_token_is_said_by_its_number, 2,
+         "say a byte of the character"),
+    TEST(a_byte_without_a_token_is_joined_with_nothing, 2,
+         "refuse bytes that have no spelling"),
+    TEST(zeros_of_both_signs_are_one_score, 2, "let both zeros be one"),
+    TEST(a_higher_score_goes_first, 2, HIGHER),
     TEST(texts_of_llama2c_have_the_ids_of_the_definition, 2, CHARACTERS),
     TEST(a_text_that_goes_on_has_no_space_before_it, 2, SPACE),
     TEST(made_up_scores_give_the_ids_of_the_slow_encoder, 2,
@@ -1681,18 +2136,34 @@ static const struct test tests[] = {
          "refuse bytes under another name"),
     TEST(llama2cs_kind_survives_each_failed_allocation, 2,
          "make a tokenizer of scores"),
-    TEST(a_character_comes_out_whole_and_at_its_last_byte, 2, LET_OUT),
-    TEST(bytes_of_no_character_come_out_as_they_are, 2, LET_OUT),
-    TEST(a_stream_stops_where_nobody_takes_what_it_shows, 2, LET_OUT),
     TEST(a_token_of_half_a_character_waits_for_the_other_half, 2,
          "add the bytes of an id"),
-    TEST(the_space_before_a_text_is_taken_away_where_it_begins, 2, LEAVE_OUT),
     TEST(a_tokenizer_is_found_beside_its_model, 2,
          "open what a directory has"),
     TEST(a_tokenizer_that_is_named_is_the_one, 2,
          "open what the caller names"),
     TEST(files_that_cannot_be_a_tokenizers_are_not_read, 2,
          "read a file that a tokenizer may have"),
+    TEST(two_tokenizers_differ_in_a_token_or_in_their_number, 2,
+         "what an id is"),
+    TEST(a_draft_of_other_tokens_is_refused, 2,
+         "refuse a speaker of other tokens"),
+    TEST(generate_takes_text_and_says_text, 3,
+         "describe the request to any model"),
+    TEST(every_run_says_the_same_text, 3,
+         "generate with any model and its tokenizer"),
+    TEST(a_model_without_a_tokenizer_speaks_in_ids, 3,
+         "open, read the prompt, generate"),
+    TEST(ids_without_a_token_are_shown_as_replacements, 3, "what an id is"),
+    TEST(a_chat_is_in_text_and_ends_its_replies_with_eos, 3,
+         "choose the ids of a reply"),
+    TEST(logits_takes_text_for_ids, 3, "read ids or text"),
+    TEST(logits_opens_every_family, 3, "compute the rows of any family"),
+    TEST(tokenize_shows_ids_pieces_and_merges, 3, "printing ids"),
+    TEST(tokenize_reads_files_and_pipes_and_undoes_itself, 3,
+         "getting the text"),
+    TEST(tokenize_refuses_what_it_cannot_do, 3,
+         "refuse options of the other direction"),
 };
 
 SUITE("chapter 19, text and ids", tests);
