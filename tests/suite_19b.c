@@ -702,8 +702,8 @@ START_TEST(words_of_the_training_have_the_ids_of_the_slow_encoder)
 }
 END_TEST
 
-/* abc is longer than cd, and its line came later. By length abcd would be
-   abc and d. */
+/* abc is longer than cd, and its line came later: by length abcd would be abc
+   and d. bc is as long, and on the left: by length bcd would be bc and d. */
 static struct trained *crossing(uint64_t *state)
 {
     const struct word a = {1, "a"}, b = {1, "b"}, c = {1, "c"}, d = {1, "d"};
@@ -713,6 +713,7 @@ static struct trained *crossing(uint64_t *state)
     trained_line(t, c, d);
     trained_line(t, ab, c);
     trained_line(t, space, ab);
+    trained_line(t, b, c);
     trained_end(t, state);
     return t;
 }
@@ -732,13 +733,17 @@ START_TEST(the_earliest_line_goes_first_however_long_the_others_are)
     struct trained *t = crossing(&state);
     struct tokenizer *tokenizer = of_merges(t);
     const int32_t wanted[] = {
-        id_of(t, "ab"), id_of(t, "cd"), id_of(t, " ab"), id_of(t, "abc")
+        id_of(t, "ab"), id_of(t, "cd"), id_of(t, " ab"), id_of(t, "abc"),
+        id_of(t, "b"), id_of(t, "cd")
     };
     struct coded coded = encode(tokenizer, "abcd", 4, 0);
     expect_ids(&coded, wanted, 2, "abcd");
     free(coded.ids);
     coded = encode(tokenizer, " ab", 3, 0);
     expect_ids(&coded, wanted + 2, 1, " ab");
+    free(coded.ids);
+    coded = encode(tokenizer, "bcd", 3, 0);
+    expect_ids(&coded, wanted + 4, 2, "bcd");
     free(coded.ids);
     coded = encode(tokenizer, "abc", 3, 0);
     expect_ids(&coded, wanted + 3, 1, "abc");
