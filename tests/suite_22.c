@@ -389,12 +389,32 @@ END_TEST
 
 /* ------------------------------------------------- files of every format */
 
-enum { FORMATS = 8 };
+enum { FORMATS = 9 };
+
+static void write_shards(const struct hub_file *file, const char *directory)
+{
+    char index[8192] = "{\"weight_map\": {";
+    for (int f = 0; f < 2; f++) {
+        struct safetensors_entry part[HUB_MAX];
+        char name[32];
+        size_t count = 0;
+        snprintf(name, sizeof name, "part-%d.safetensors", f);
+        for (size_t k = (size_t)f; k < file->count; k += 2) {
+            part[count++] = file->entries[k];
+            snprintf(index + strlen(index), sizeof index - strlen(index),
+                     "%s\"%s\": \"%s\"", k == 0 ? "" : ",",
+                     file->names[k], name);
+        }
+        write_tensors(in(directory, name), part, count);
+    }
+    strcat(index, "}}");
+    write_text(in(directory, "model.safetensors.index.json"), index);
+}
 
 /* Writes a checkpoint of this format and returns its path. 0: our own, 1 and
    2: GPT-2 without and with the prefix and buffers, 3: with the head stored
    again, 4: Llama, tied, 5: Mixtral, in F16, 6 and 7: llama2.c, tied and
-   not. */
+   not, 8: Llama, in two shards. */
 static const char *write_format(int format)
 {
     const char *directory = new_directory();
@@ -404,7 +424,7 @@ static const char *write_format(int format)
     struct tiny_gpt *gpt = noisy_model(&gpt_config, 223);
     struct hub_file file = {.count = 0};
     config.tie_word_embeddings = format == 4 || format == 6;
-    config.d_model = format >= 6 ? 24 : 10;
+    config.d_model = format == 6 || format == 7 ? 24 : 10;
     struct llama *llama = noisy_llama(&config, 224);
     if (format == 0)
         expect_ok(tiny_gpt_save(gpt, directory, &error), &error);
@@ -419,9 +439,13 @@ static const char *write_format(int format)
             gpt2_add(&file, "lm_head.weight", DTYPE_BF16,
                      &tiny_gpt_weights(gpt)->token_embedding.weight, false);
         hub_write(&file, directory, gpt2_text(&gpt_config, ""));
-    } else if (format < 6) {
+    } else if (format < 6 || format == 8) {
         llama_tensors(&file, llama, format == 5 ? DTYPE_F16 : DTYPE_F32);
-        hub_write(&file, directory, llama_text(&config, ""));
+        if (format == 8) {
+            write_shards(&file, directory);
+            write_text(in(directory, "config.json"), llama_text(&config, ""));
+        } else
+            hub_write(&file, directory, llama_text(&config, ""));
     } else {
         size_t length;
         unsigned char *bytes = llama2c_bytes(llama, &length);
