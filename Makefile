@@ -32,14 +32,17 @@ CFLAGS   := -std=c11 -D_POSIX_C_SOURCE=200809L -g -fopenmp-simd \
 LDLIBS   := -fopenmp -lcjson -lpcre2-8 -lm
 # Chapter 21: each instruction set has a file of its own. The compiler may
 # fuse a product and a sum there, and nowhere else.
-THREADED := matrix layers_backward attention_backward loss adamw
-LANED    := kernels_avx512 kernels_avx2 kernels_base
+THREADED := matrix layers_backward attention_backward loss adamw limit \
+            thread_count
+LANED    := $(foreach f,kernels limit_loops,$(f)_avx512 $(f)_avx2 $(f)_base)
 KERNEL_O ?= -O2
 KERNEL_CFLAGS := -fopenmp -ffp-contract=fast $(KERNEL_O)
 ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
-flags_kernels_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
-flags_kernels_avx2   := -mavx2 -mfma
+AVX512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma
+AVX2   := -mavx2 -mfma
 endif
+$(foreach f,$(filter %_avx512,$(LANED)),$(eval flags_$(f) := $(AVX512)))
+$(foreach f,$(filter %_avx2,$(LANED)),$(eval flags_$(f) := $(AVX2)))
 $(foreach f,$(LANED),$(eval flags_$(f) += $(KERNEL_CFLAGS)))
 $(foreach f,$(THREADED),$(eval flags_$(f) += -fopenmp))
 # make KERNELS=plain: the library's own choice

@@ -23,10 +23,8 @@
 #include "command_batching.h"
 #include "command_tensors.h"
 #include "command_tokenize.h"
-#include "command_serve.h"
 #include "command_steps.h"
-#include "command_pack.h"
-#include "command_audit.h"
+#include "command_bench.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -49,10 +47,8 @@ static const struct command *const commands[] = {
     &command_batching,
     &command_tensors,
     &command_tokenize,
-    &command_serve,
     &command_steps,
-    &command_pack,
-    &command_audit,
+    &command_bench,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 
