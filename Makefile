@@ -208,7 +208,8 @@ asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
 	 program verdict
 valgrind: $(TANGLE)  ## every suite under valgrind
 	+@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
-	 RUN='valgrind -q --leak-check=full --error-exitcode=9' program verdict
+	 RUN='valgrind -q --leak-check=full --show-leak-kinds=definite \
+	 --errors-for-leak-kinds=definite --error-exitcode=9' program verdict
 check-checkpoint: compile  ## a model of yours, DIR=…, against what is beside it
 	@[ -n "$(DIR)" ] || { echo "make check-checkpoint DIR=…" >&2; exit 2; }
 	@$(CC) $(CFLAGS) -Ibuild/$(LAST)/src tests/tool/check_checkpoint.c \
