@@ -44,8 +44,8 @@ static int read_words(const struct command *command, const char *option,
         : command_usage_error(command, "%s: needs a value", option);
 }
 
-static int read_kernels(const struct command *command, const char *text,
-                        struct bench_wishes *wishes)
+static int read_kernels(const struct command *command, const char *option,
+                        const char *text, struct bench_wishes *wishes)
 {
     wishes->kernel_count = 0;
     for (const char *at = text; at != NULL;) {
@@ -54,13 +54,13 @@ static int read_kernels(const struct command *command, const char *text,
         snprintf(name, sizeof name, "%.*s", (int)length % 16, at);
         const struct kernels *table = kernels_named(name);
         if (table == NULL || wishes->kernel_count == KERNELS_MAX)
-            return command_usage_error(command, "--kernels: no %.*s that runs"
-                                       " here", (int)length, at);
+            return command_usage_error(command, "%s: no %.*s that runs here",
+                                       option, (int)length, at);
         wishes->kernels[wishes->kernel_count++] = table;
         at = at[length] == ',' ? at + length + 1 : NULL;
     }
     return text != NULL ? 0
-        : command_usage_error(command, "--kernels: needs a value");
+        : command_usage_error(command, "%s: needs a value", option);
 }
 
 static int read_sizes(const struct command *command, const char *option,
@@ -114,7 +114,7 @@ static bool read_list(const struct command *command, int argc, char **argv,
         *status = read_words(command, "--weights", value, weights_word,
                              BENCH_WEIGHTS, wishes->weights);
     else if (command_option(argc, argv, i, "--kernels", &value))
-        *status = read_kernels(command, value, wishes);
+        *status = read_kernels(command, "--kernels", value, wishes);
     else if (command_option(argc, argv, i, "--threads", &value))
         *status = read_sizes(command, "--threads", value, LIMIT_THREADS,
                              &options->threads);
@@ -132,7 +132,11 @@ static bool read_list(const struct command *command, int argc, char **argv,
 static int read_options(const struct command *command, int argc, char **argv,
                         struct options *options)
 {
+    const char *kernels = getenv("TINYGPT_KERNELS");
     int status = 0;
+    if (kernels != NULL && kernels[0] != '\0')
+        status = read_kernels(command, "TINYGPT_KERNELS", kernels,
+                              &options->wishes);
     for (int i = 1; i < argc && status == 0; i++) {
         const char *value;
         if (command_option(argc, argv, &i, "--shape", &value))
@@ -269,7 +273,8 @@ const struct command command_bench = {
     "                  (decode,prefill,batch)\n"
     "  --threads LIST  numbers of threads (1 and all)\n"
     "  --weights LIST  rows, f32, bf16, int8 (f32)\n"
-    "  --kernels LIST  avx512, avx2, base, plain (the best that runs here)\n"
+    "  --kernels LIST  avx512, avx2, base, plain (TINYGPT_KERNELS, or the\n"
+    "                  best that runs here)\n"
     "  --context LIST  tokens before a decoded one (64,512)\n"
     "  --prompt LIST   tokens of a prompt (64,512,1024)\n"
     "  --slots B       rows of a batch (8)\n"

@@ -23,8 +23,11 @@
 #include "command_batching.h"
 #include "command_tensors.h"
 #include "command_tokenize.h"
+#include "command_serve.h"
 #include "command_steps.h"
 #include "command_bench.h"
+#include "command_pack.h"
+#include "command_audit.h"
 
 static const struct command *const commands[] = {
     &command_config,
@@ -47,8 +50,11 @@ static const struct command *const commands[] = {
     &command_batching,
     &command_tensors,
     &command_tokenize,
+    &command_serve,
     &command_steps,
     &command_bench,
+    &command_pack,
+    &command_audit,
 };
 enum { COMMANDS = sizeof commands / sizeof commands[0] };
 

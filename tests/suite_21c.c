@@ -1326,6 +1326,10 @@ START_TEST(the_command_refuses_bad_options)
         "--shape tiny --context 64,1024", "--predict --shape ''"
     };
     char line[200];
+    setenv("TINYGPT_KERNELS", "none", 1);
+    ck_assert_ptr_nonnull(strstr(run_program("bench --predict", 2),
+                                 "TINYGPT_KERNELS: no none"));
+    setenv("TINYGPT_KERNELS", "", 1);
     for (size_t k = 0; k < sizeof usage / sizeof *usage; k++) {
         snprintf(line, sizeof line, "bench %s", usage[k]);
         ck_assert_ptr_nonnull(strstr(run_program(line, 2), "tinygpt bench: "));
