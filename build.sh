@@ -53,16 +53,16 @@ explain_other_systems() {
     cat >&2 <<'TEXT'
 This system has no apt. Install these, then run NO_INSTALL=1 ./build.sh:
 
-  Fedora   dnf install gcc make noweb check-devel pkgconf cjson-devel \
+  Fedora   dnf install gcc make noweb check-devel pkgconf cjson-devel pcre2-devel \
              libyaml-devel pandoc texlive-xetex texlive-collection-latexextra \
              dejavu-sans-mono-fonts texlive-tex-gyre librsvg2-tools graphviz gnuplot
-  Arch     pacman -S gcc make check pkgconf cjson libyaml pandoc-cli \
+  Arch     pacman -S gcc make check pkgconf cjson pcre2 libyaml pandoc-cli \
              texlive-xetex texlive-latexextra ttf-dejavu librsvg graphviz gnuplot
              and noweb from the AUR
-  openSUSE zypper install gcc make noweb check-devel pkg-config cJSON-devel \
+  openSUSE zypper install gcc make noweb check-devel pkg-config cJSON-devel pcre2-devel \
              libyaml-devel pandoc texlive-xetex texlive-latexextra \
              dejavu-fonts rsvg-convert graphviz gnuplot
-  macOS    brew install noweb check pkg-config cjson libyaml pandoc librsvg \
+  macOS    brew install noweb check pkg-config cjson pcre2 libyaml pandoc librsvg \
              graphviz gnuplot make && brew install --cask mactex font-dejavu
 TEXT
     exit 1
