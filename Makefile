@@ -11,6 +11,8 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# Suites run beside each other; a thread that waits for another sleeps.
+export OMP_WAIT_POLICY ?= passive
 close := )
 
 NW       := $(sort $(wildcard book/*.nw))

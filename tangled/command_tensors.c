@@ -9,7 +9,10 @@ static void print_quoted(const char *text)
     for (; *text != '\0'; text++) {
         if (*text == '"' || *text == '\\')
             putchar('\\');
-        putchar(*text);
+        if ((unsigned char)*text < ' ')
+            printf("\\u%04x", (unsigned)*text);
+        else
+            putchar(*text);
     }
     putchar('"');
 }
