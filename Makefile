@@ -47,6 +47,8 @@ $(foreach f,$(filter %_avx512,$(LANED)),$(eval flags_$(f) := $(AVX512)))
 $(foreach f,$(filter %_avx2,$(LANED)),$(eval flags_$(f) := $(AVX2)))
 $(foreach f,$(LANED),$(eval flags_$(f) += $(KERNEL_CFLAGS)))
 $(foreach f,$(THREADED),$(eval flags_$(f) += -fopenmp))
+# a root of a float is an instruction, and not a call that may set errno
+flags_adamw += -fno-math-errno
 # make KERNELS=plain: the library's own choice
 KERNELS  ?=
 flags_kernels := $(KERNELS:%=-DKERNELS='"%"')
