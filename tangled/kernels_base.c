@@ -879,34 +879,34 @@ INLINE double sum_row(const float *x, int width, double shift,
 
 struct scaling {
     double shift, scale;
-    const float *weight, *bias;    /* bias may be NULL */
+    const float *weight, *bias;
 };
 
-/* out = (in - shift) * scale * weight + bias, for FEW floats from i on */
-INLINE few scaled(const float *in, const struct scaling *by, int i)
+/* (in - shift) * scale * weight (+ bias), FEW floats from i on */
+INLINE few scaled(const float *in, const struct scaling *by, int i,
+                  const bool biased)
 {
     const few y = __builtin_convertvector(
         deviations(in + i, by->shift) * by->scale, few)
         * *(const few_at *)(by->weight + i);
-    return by->bias == NULL ? y : y + *(const few_at *)(by->bias + i);
+    return biased ? y + *(const few_at *)(by->bias + i) : y;
 }
 
-static void scale_row(const float *in, int width, const struct scaling *by,
-                      float *out)
+INLINE void scale_row(const float *in, int width, const struct scaling *by,
+                      const bool biased, float *out)
 {
     int i = 0;
     for (; i + FEW <= width; i += FEW)
-        *(few_at *)(out + i) = scaled(in, by, i);
+        *(few_at *)(out + i) = scaled(in, by, i, biased);
     if (i < width) {
         float part[3][FEW] = {{0}};
         const size_t bytes = (size_t)(width - i) * sizeof *in;
         memcpy(part[0], in + i, bytes);
         memcpy(part[1], by->weight + i, bytes);
-        if (by->bias != NULL)
+        if (biased)
             memcpy(part[2], by->bias + i, bytes);
-        const struct scaling end = {by->shift, by->scale, part[1],
-                                    by->bias != NULL ? part[2] : NULL};
-        const few y = scaled(part[0], &end, 0);
+        const struct scaling end = {by->shift, by->scale, part[1], part[2]};
+        const few y = scaled(part[0], &end, 0, biased);
         memcpy(out + i, &y, bytes);
     }
 }
@@ -923,7 +923,7 @@ static void layer_norm(const float *in, int rows, int width,
         const double variance = sum_row(x, width, mean, true) / width;
         const struct scaling by = {mean, 1 / sqrt(variance + eps), weight,
                                    bias};
-        scale_row(x, width, &by, out + (size_t)r * (size_t)width);
+        scale_row(x, width, &by, true, out + (size_t)r * (size_t)width);
     }
 }
 
@@ -936,7 +936,7 @@ static void rms_norm(const float *in, int rows, int width,
         const float *x = in + (size_t)r * (size_t)width;
         const double square = sum_row(x, width, 0, true) / width;
         const struct scaling by = {0, 1 / sqrt(square + eps), weight, NULL};
-        scale_row(x, width, &by, out + (size_t)r * (size_t)width);
+        scale_row(x, width, &by, false, out + (size_t)r * (size_t)width);
     }
 }
 

@@ -3,6 +3,20 @@
 #include "int8_row.h"
 #include "tensor.h"
 
+uint16_t bf16_from_float(float x)
+{
+    const union { float x; uint32_t bits; } as = {x};
+    if ((as.bits & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(as.bits >> 16 | 0x40);
+    return (uint16_t)((as.bits + 0x7fff + (as.bits >> 16 & 1)) >> 16);
+}
+
+float bf16_to_float(uint16_t high)
+{
+    const union { uint32_t bits; float x; } as = {(uint32_t)high << 16};
+    return as.x;
+}
+
 struct matrix matrix_of_rows(const float *weight, const float *bias,
                              int out, int in)
 {

@@ -26,19 +26,8 @@ struct matrix {
 };
 
 /* To the nearest, ties to even; NaN stays NaN. */
-static inline uint16_t bf16_from_float(float x)
-{
-    const union { float x; uint32_t bits; } as = {x};
-    if ((as.bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(as.bits >> 16 | 0x40);
-    return (uint16_t)((as.bits + 0x7fff + (as.bits >> 16 & 1)) >> 16);
-}
-
-static inline float bf16_to_float(uint16_t high)
-{
-    const union { uint32_t bits; float x; } as = {(uint32_t)high << 16};
-    return as.x;
-}
+uint16_t bf16_from_float(float x);
+float bf16_to_float(uint16_t high);
 
 /* The view of a weight [O,I] and a bias [O] (or NULL) as they are stored. */
 struct matrix matrix_of_rows(const float *weight, const float *bias,
