@@ -4,8 +4,6 @@
 #include "gelu.h"
 #include "layers_backward.h"
 
-static const double root = 0.79788456080286536, cubic = 0.044715;
-
 #include "kernels.h"
 
 void gelu_tanh_forward(const float *in, size_t count, float *out)
