@@ -52,6 +52,7 @@ START_TEST(names_are_looked_up_where_they_were_said)
     ck_assert_ptr_eq(kernels, kernels_best());
     ck_assert_int_eq(type, MATRIX_INT8);
     ck_assert_int_eq(omp_get_max_threads(), 3);
+    unsetenv("TINYGPT_KERNELS");
 }
 END_TEST
 
@@ -74,6 +75,7 @@ START_TEST(a_name_that_nobody_has_is_refused_by_who_said_it)
     expect_named(&error, "TINYGPT_KERNELS");
     ck_assert_ptr_eq(kernels, &kernels_base);
     ck_assert_int_eq(type, MATRIX_BF16);
+    unsetenv("TINYGPT_KERNELS");
 }
 END_TEST
 
