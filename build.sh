@@ -9,7 +9,7 @@ WEAVING="pandoc texlive-xetex texlive-latex-recommended texlive-latex-extra
  texlive-plain-generic texlive-fonts-recommended fonts-dejavu fonts-texgyre
  fonts-texgyre-math lmodern librsvg2-bin
  graphviz gnuplot-nox"
-GRADING="clang valgrind gcovr tidy libclang-rt-14-dev chromium poppler-utils"
+GRADING="clang valgrind gcovr tidy libclang-rt-14-dev libomp-14-dev chromium poppler-utils"
 
 usage() {
     cat <<'TEXT'
