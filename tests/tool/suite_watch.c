@@ -79,14 +79,32 @@ static int log_count(const char *what)
     return count;
 }
 
-/* The book's own text of a file, saved in the attempt by a rename. */
+/* text, without the lines that say where in the book each part was. */
+static size_t without_places(char *text, size_t length)
+{
+    char *to = text, *end = text + length;
+    for (char *from = text; from < end;) {
+        char *line = memchr(from, '\n', (size_t)(end - from));
+        const size_t size = (size_t)((line == NULL ? end : line + 1) - from);
+        if (strncmp(from, "#line ", 6) != 0) {
+            memmove(to, from, size);
+            to += size;
+        }
+        from += size;
+    }
+    return (size_t)(to - text);
+}
+
+/* The text of a file as the first five chapters say it, saved in the attempt
+   by a rename. */
 static void save_book(const char *name)
 {
     static char text[1 << 18];
     char path[700], fresh[720];
-    snprintf(path, sizeof path, "tangled/%s", name);
+    snprintf(path, sizeof path, "build/5/src/%s", name);
     size_t length = slurp(path, text, sizeof text);
     ck_assert_uint_ne(length, (size_t)-1);
+    length = without_places(text, length);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     snprintf(fresh, sizeof fresh, "%s~", path);
     spit(fresh, text, length);
