@@ -36,7 +36,8 @@ LDLIBS   := -fopenmp -lcjson -lpcre2-8 -lm
 # fuse a product and a sum there, and nowhere else.
 THREADED := matrix layers_backward attention_backward loss adamw limit \
             thread_count
-LANED    := $(foreach f,kernels limit_loops,$(f)_avx512 $(f)_avx2 $(f)_base)
+LANED    := $(foreach f,kernels kernel_steps limit_loops,\
+            $(f)_avx512 $(f)_avx2 $(f)_base)
 KERNEL_O ?= -O2
 KERNEL_CFLAGS := -fopenmp -ffp-contract=fast $(KERNEL_O)
 ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)

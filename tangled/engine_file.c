@@ -62,9 +62,11 @@ static struct safetensors_entry panels_entry(const struct matrix *matrix,
                                              size_t bytes)
 {
     static const enum dtype types[] = {DTYPE_F32, DTYPE_BF16, DTYPE_I8};
+    const int each = matrix_word_inputs(matrix->type);
     return (struct safetensors_entry){
         .dtype = types[matrix->type], .rank = 3,
-        .shape = {(matrix->out + PANEL - 1) / PANEL, matrix->in, PANEL},
+        .shape = {(matrix->out + PANEL - 1) / PANEL,
+                  (matrix->in + each - 1) / each, PANEL * each},
         .data = matrix->data, .bytes = bytes
     };
 }

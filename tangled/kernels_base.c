@@ -13,8 +13,6 @@ enum { LANES = 4, MR = 6 };
 #define IN_QUADS(a, b, c, d) a, b, c, d
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
-typedef uint32_t uvec __attribute__((vector_size(4 * LANES)));
 /* a vector anywhere in an array of floats */
 typedef float vec_at
     __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -29,6 +27,9 @@ typedef float vec_at
 INLINE vec load(const float *p) { return *(const vec_at *)p; }
 INLINE void store(float *p, vec v) { *(vec_at *)p = v; }
 INLINE vec splat(float x) { return x - (vec){0}; }
+
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+typedef uint32_t uvec __attribute__((vector_size(4 * LANES)));
 
 INLINE vec choose(ivec mask, vec yes, vec no)
 {
@@ -270,7 +271,7 @@ struct tile {
     size_t step;                   /* for each of the depth */
 };
 
-enum { LINE = 16, AHEAD = 2048 };    /* floats that are fetched together */
+enum { LINE = 16 };    /* floats that are fetched together */
 
 INLINE void tile_of(const int rows, const int wide, const struct tile *tile)
 {
@@ -487,42 +488,51 @@ static void finish_panel(const struct linear_call *call, const float *sums,
     }
 }
 
-typedef uint16_t half_at
-    __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
-typedef int8_t byte_at
-    __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef uint32_t uvec_at
+    __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
-INLINE vec weights_at(const enum matrix_type type, const void *data,
-                      size_t at, vec scale)
+/* inputs in a word */
+INLINE int inputs_of(const enum matrix_type type)
+{
+    return type == MATRIX_F32 ? 1 : type == MATRIX_BF16 ? 2 : 4;
+}
+
+INLINE uvec load_words(const void *data, size_t at)
+{
+    return *(const uvec_at *)((const uint32_t *)data + at);
+}
+
+/* Input j of the words as floats. */
+INLINE vec weights_of(const enum matrix_type type, uvec words, int j,
+                      vec scale)
 {
     if (type == MATRIX_F32)
-        return load((const float *)data + at);
-    if (type == MATRIX_BF16) {
-        const half_at *high
-            = (const half_at *)((const uint16_t *)data + at);
-        return (vec)(__builtin_convertvector(*high, uvec) << 16);
-    }
-    const byte_at *codes = (const byte_at *)((const int8_t *)data + at);
-    return __builtin_convertvector(__builtin_convertvector(*codes, ivec),
-                                   vec) * scale;
+        return (vec)words;
+    if (type == MATRIX_BF16)
+        return (vec)(j == 0 ? words << 16 : words & 0xffff0000u);
+    const ivec codes = (ivec)(words << (24 - 8 * j)) >> 24;
+    return __builtin_convertvector(codes, vec) * scale;
 }
 
 INLINE void widen(const enum matrix_type type, const struct matrix *weight,
                   int n, int k, int depth, float *wide)
 {
-    const size_t groups = ((size_t)weight->in + GROUP - 1)
-                          / GROUP;
+    const size_t groups = ((size_t)weight->in + GROUP - 1) / GROUP;
     const size_t panel = (size_t)n / PANEL;
-    for (int i = 0; i < depth; i++)
+    const int each = inputs_of(type);
+    const size_t rows = ((size_t)weight->in + (size_t)each - 1)
+                        / (size_t)each;
+    for (int i = 0; i < depth; i += each)
         UNROLL for (int v = 0; v < PANEL; v += LANES) {
-            const size_t row = panel * (size_t)weight->in + (size_t)(k + i);
-            const size_t group = panel * groups
-                                 + (size_t)(k + i) / GROUP;
+            const size_t row = panel * rows + (size_t)((k + i) / each);
+            const size_t group = panel * groups + (size_t)(k + i) / GROUP;
+            const uvec words = load_words(weight->data,
+                                          row * PANEL + (size_t)v);
             const vec scale = type == MATRIX_INT8
                 ? load(weight->scales + group * PANEL + v) : splat(0);
-            store(wide + i * PANEL + v,
-                  weights_at(type, weight->data,
-                             row * PANEL + (size_t)v, scale));
+            UNROLL for (int j = 0; j < each; j++)
+                store(wide + (i + j) * PANEL + v,
+                      weights_of(type, words, j, scale));
         }
 }
 
@@ -560,34 +570,41 @@ static void copy_inputs(const float *from, size_t stride, int rows, int depth,
     }
 }
 
-static void fetch_next(const struct matrix *weight, int panel, int k,
-                       int tiles, struct tile *tile)
+/* From input k of the panel on, as many as the tiles' depth, by all of them
+   together. */
+static void fetch_words(const struct matrix *weight, int panel, int k,
+                        int tiles, struct tile *tile)
 {
-    tile->next = tile->a;
+    const int each = inputs_of(weight->type);
+    const size_t rows = ((size_t)weight->in + (size_t)each - 1)
+                        / (size_t)each;
+    tile->next = weight->data;
     tile->step = 0;
-    if (weight->layout == MATRIX_PANELS && weight->type == MATRIX_F32) {
-        tile->next = (const float *)weight->data
-                     + ((size_t)panel * (size_t)weight->in + (size_t)k)
-                       * PANEL;
-        tile->step = (size_t)((PANEL + tiles - 1) / tiles);
+    if (weight->layout == MATRIX_PANELS) {
+        tile->next += ((size_t)panel * rows + (size_t)(k / each)) * PANEL;
+        tile->step = (size_t)((PANEL / each + tiles - 1) / tiles);
     }
 }
+
+enum { AHEAD = 64 };    /* inputs */
 
 static void panel_few(const struct linear_call *call, int n)
 {
     float sums[MR * PANEL] ALIGNED, wide[DEPTH * PANEL] ALIGNED;
-    const int in = call->weight->in, rows = call->rows;
+    const struct matrix *weight = call->weight;
+    const int in = weight->in;
     struct tile tile = {.a_row = call->in_stride, .b_row = PANEL,
-                        .c = sums, .c_row = PANEL, .step = NR};
+                        .c = sums, .c_row = PANEL};
     for (int k = 0; k < in; k += DEPTH) {
         tile.depth = in - k < DEPTH ? in - k : DEPTH;
         tile.first = k == 0;
         tile.a = call->in + k;
-        tile.b = block_of_panel(call->weight, n, k, tile.depth, wide);
-        tile.next = tile.b + AHEAD;
-        tile_columns(rows, PANEL, tile);
+        tile.b = block_of_panel(weight, n, k, tile.depth, wide);
+        fetch_words(weight, n / PANEL, weight->type == MATRIX_F32
+                    ? k + AHEAD : k + tile.depth, PANEL / NR, &tile);
+        tile_columns(call->rows, PANEL, tile);
     }
-    finish_panel(call, sums, n, 0, rows);
+    finish_panel(call, sums, n, 0, call->rows);
 }
 
 static void panels_rows(const struct linear_call *call, int row, int rows,
@@ -608,8 +625,8 @@ static void panels_rows(const struct linear_call *call, int row, int rows,
             tile.b = block_of_panel(call->weight, p * PANEL, k, tile.depth,
                                     wide);
             tile.c = sums[p - first];
-            fetch_next(call->weight, p + 1 < last ? p + 1 : first,
-                       p + 1 < last ? k : k + tile.depth, tiles, &tile);
+            fetch_words(call->weight, p + 1 < last ? p + 1 : first,
+                        p + 1 < last ? k : k + tile.depth, tiles, &tile);
             tile_columns(rows, PANEL, tile);
         }
     }
@@ -619,41 +636,73 @@ static void panels_rows(const struct linear_call *call, int row, int rows,
 
 enum { VECTORS = PANEL / LANES, STREAMS = LANES / 4 };
 
+struct streams {
+    const struct linear_call *call;
+    size_t groups, far;              /* of a panel: scales / 32, words */
+    vec sum[STREAMS][VECTORS], scale[STREAMS][VECTORS];
+};
+
+enum { WORDS_AHEAD = 512, SCALES_AHEAD = 8 * PANEL };
+
+INLINE uvec words_at(const enum matrix_type type, const struct streams *s,
+                     size_t at)
+{
+    const uint32_t *words = s->call->weight->data;
+    if (type != MATRIX_F32)
+        __builtin_prefetch(words + at + WORDS_AHEAD);
+    return load_words(words, at);
+}
+
+/* count inputs, from k on, of the words at that place of each stream */
+INLINE void add_word(const enum matrix_type type, const int streams,
+                     struct streams *s, size_t at, int k, const int count)
+{
+    uvec words[STREAMS][VECTORS];
+    UNROLL for (int p = 0; p < streams; p++)
+        UNROLL for (int v = 0; v < VECTORS; v++)
+            words[p][v] = words_at(type, s, at + (size_t)p * s->far
+                                            + (size_t)(v * LANES));
+    UNROLL for (int j = 0; j < count; j++) {
+        const float x = s->call->in[k + j];
+        UNROLL for (int p = 0; p < streams; p++)
+            UNROLL for (int v = 0; v < VECTORS; v++)
+                s->sum[p][v] += weights_of(type, words[p][v], j,
+                                           s->scale[p][v]) * x;
+    }
+}
+
 INLINE void panels_row(const enum matrix_type type, const int streams,
                        const struct linear_call *call, int n)
 {
     const struct matrix *weight = call->weight;
-    const size_t in = (size_t)weight->in, far = in * PANEL;
-    const size_t groups = (in + GROUP - 1) / GROUP;
-    size_t at = (size_t)n * in;
-    vec sum[STREAMS][VECTORS], scale[STREAMS][VECTORS];
-    UNROLL for (int s = 0; s < streams; s++)
-        UNROLL for (int v = 0; v < VECTORS; v++)
-            sum[s][v] = scale[s][v] = splat(0);
-    for (size_t g = 0; g < groups; g++) {
+    const int in = weight->in, each = inputs_of(type);
+    struct streams s = {.call = call,
+        .groups = ((size_t)in + GROUP - 1) / GROUP,
+        .far = ((size_t)in + (size_t)each - 1) / (size_t)each * PANEL};
+    size_t at = (size_t)n / PANEL * s.far;
+    for (int first = 0; first < in; first += GROUP) {
+        const size_t g = (size_t)first / GROUP;
         if (type == MATRIX_INT8)
-            UNROLL for (int s = 0; s < streams; s++)
-                UNROLL for (int v = 0; v < VECTORS; v++)
-                    scale[s][v] = load(weight->scales
-                        + (((size_t)n / PANEL + (size_t)s) * groups + g)
-                          * PANEL + v * LANES);
-        const size_t first = g * GROUP, left = in - first;
-        const size_t last = first + (left < GROUP ? left
-                                                         : GROUP);
-        for (size_t k = first; k < last; k++, at += PANEL) {
-            const float x = call->in[k];
-            UNROLL for (int s = 0; s < streams; s++)
-                UNROLL for (int v = 0; v < VECTORS; v++)
-                    sum[s][v] += weights_at(type, weight->data,
-                                            at + (size_t)s * far + (size_t)(v * LANES),
-                                            scale[s][v]) * x;
-        }
+            UNROLL for (int p = 0; p < streams; p++)
+                UNROLL for (int v = 0; v < VECTORS; v++) {
+                    const float *scales = weight->scales
+                        + (((size_t)n / PANEL + (size_t)p) * s.groups + g) * PANEL
+                        + v * LANES;
+                    __builtin_prefetch(scales + SCALES_AHEAD);
+                    s.scale[p][v] = load(scales);
+                }
+        const int last = in - first < GROUP ? in : first + GROUP;
+        int k = first;
+        for (; k + each <= last; k += each, at += PANEL)
+            add_word(type, streams, &s, at, k, each);
+        if (k < last)
+            add_word(type, streams, &s, at, k, last - k);
     }
-    UNROLL for (int s = 0; s < streams; s++) {
+    UNROLL for (int p = 0; p < streams; p++) {
         float sums[PANEL] ALIGNED;
         UNROLL for (int v = 0; v < VECTORS; v++)
-            store(sums + v * LANES, sum[s][v]);
-        finish_panel(call, sums, n + s * PANEL, 0, 1);
+            store(sums + v * LANES, s.sum[p][v]);
+        finish_panel(call, sums, n + p * PANEL, 0, 1);
     }
 }
 

@@ -24,6 +24,11 @@ struct matrix matrix_of_rows(const float *weight, const float *bias,
                            bias};
 }
 
+int matrix_word_inputs(enum matrix_type type)
+{
+    return type == MATRIX_F32 ? 1 : type == MATRIX_BF16 ? 2 : 4;
+}
+
 static size_t parts(int count, int each)
 {
     return ((size_t)count + (size_t)each - 1) / (size_t)each;
@@ -32,13 +37,12 @@ static size_t parts(int count, int each)
 bool matrix_packed_sizes(int out, int in, enum matrix_type type,
                          size_t *data_bytes, size_t *scale_bytes)
 {
-    static const size_t bytes[] = {4, 2, 1};
     size_t data, scales = 0;
     if (out < 1 || in < 1)
         return false;
     const size_t outputs = parts(out, PANEL) * PANEL;
-    if (!size_multiply(outputs, (size_t)in, &data)
-        || !size_multiply(data, bytes[type], &data))
+    if (!size_multiply(outputs, parts(in, matrix_word_inputs(type)), &data)
+        || !size_multiply(data, sizeof(uint32_t), &data))
         return false;
     if (type == MATRIX_INT8
         && (!size_multiply(outputs, parts(in, GROUP), &scales)
@@ -49,44 +53,69 @@ bool matrix_packed_sizes(int out, int in, enum matrix_type type,
     return true;
 }
 
-/* Up to 32 outputs and inputs of rows, turned: block[i][o]. */
-static void turn_block(const float *rows, int in, int outputs, int inputs,
-                       float block[GROUP][PANEL])
+typedef uint32_t words[GROUP][PANEL];
+
+static inline uint32_t bits_of(const enum matrix_type type, float weight,
+                               int8_t code)
 {
-    for (int o = 0; o < PANEL; o++)
-        for (int i = 0; i < inputs; i++)
-            block[i][o] = o < outputs ? rows[(size_t)o * (size_t)in
-                                             + (size_t)i] : 0.0f;
+    const union { float x; uint32_t bits; } as = {weight};
+    return type == MATRIX_F32 ? as.bits
+           : type == MATRIX_BF16 ? bf16_from_float(weight) : (uint8_t)code;
 }
 
-static void block_codes(float block[GROUP][PANEL], int inputs, int8_t *codes,
-                        float *scales)
+static inline void row_words(const enum matrix_type type, const float *row,
+                             int inputs, int o, words block,
+                             const int8_t *codes)
 {
-    for (int o = 0; o < PANEL; o++) {
-        float row[GROUP];
-        int8_t code[GROUP];
-        for (int i = 0; i < inputs; i++)
-            row[i] = block[i][o];
-        scales[o] = int8_scale(row, inputs);
-        int8_encode(row, inputs, scales[o], code);
-        for (int i = 0; i < inputs; i++)
-            codes[i * PANEL + o] = code[i];
+    const int each = type == MATRIX_F32 ? 1 : type == MATRIX_BF16 ? 2 : 4;
+    for (int i = 0; i < inputs; i++)
+        block[i / each][o] |= bits_of(type, row[i],
+                                      codes == NULL ? 0 : codes[i])
+                              << i % each * (32 / each);
+}
+
+static float row_codes(const float *row, int inputs, int o, words block)
+{
+    int8_t codes[GROUP];
+    const float scale = int8_scale(row, inputs);
+    int8_encode(row, inputs, scale, codes);
+    row_words(MATRIX_INT8, row, inputs, o, block, codes);
+    return scale;
+}
+
+/* The words of up to 32 outputs and inputs of rows [·,in]. */
+static void pack_block(const float *rows, int in, int outputs, int inputs,
+                       enum matrix_type type, words block, float *scales)
+{
+    memset(block, 0, sizeof (words));
+    for (int o = 0; o < outputs; o++, rows += in)
+        switch (type) {
+        case MATRIX_F32:
+            row_words(MATRIX_F32, rows, inputs, o, block, NULL);
+            break;
+        case MATRIX_BF16:
+            row_words(MATRIX_BF16, rows, inputs, o, block, NULL);
+            break;
+        case MATRIX_INT8:
+            scales[o] = row_codes(rows, inputs, o, block);
+            break;
+        }
+    for (int o = outputs; o < PANEL && type == MATRIX_INT8; o++)
+        scales[o] = 0;
+}
+
+static void pack_panel(const float *rows, int in, int outputs,
+                       enum matrix_type type, uint32_t *data, float *scales)
+{
+    for (int first = 0; first < in; first += GROUP) {
+        words block;
+        const int inputs = in - first < GROUP ? in - first : GROUP;
+        const size_t count = parts(inputs, matrix_word_inputs(type)) * PANEL;
+        pack_block(rows + first, in, outputs, inputs, type, block, scales);
+        memcpy(data, block, count * sizeof *data);
+        data += count;
+        scales += type == MATRIX_INT8 ? PANEL : 0;
     }
-}
-
-static void pack_block(float block[GROUP][PANEL], int inputs,
-                       enum matrix_type type, void *data, size_t at,
-                       float *scales)
-{
-    if (type == MATRIX_INT8)
-        block_codes(block, inputs, (int8_t *)data + at, scales);
-    else if (type == MATRIX_F32)
-        memcpy((float *)data + at, block,
-               (size_t)inputs * PANEL * sizeof(float));
-    else
-        for (int k = 0; k < inputs * PANEL; k++)
-            ((uint16_t *)data)[at + (size_t)k]
-                = bf16_from_float(block[k / PANEL][k % PANEL]);
 }
 
 struct matrix matrix_pack(const float *rows, const float *bias, int out,
@@ -94,20 +123,14 @@ struct matrix matrix_pack(const float *rows, const float *bias, int out,
                           float *scales)
 {
     const int panels = (int)parts(out, PANEL);
-    const size_t groups = parts(in, GROUP);
+    const size_t each = parts(in, matrix_word_inputs(type)) * PANEL;
+    const size_t scaled = type == MATRIX_INT8 ? parts(in, GROUP) * PANEL : 0;
     #pragma omp parallel for if ((size_t)out * (size_t)in > 1 << 18)
     for (int p = 0; p < panels; p++)
-        for (size_t g = 0; g < groups; g++) {
-            float block[GROUP][PANEL];
-            const int first = (int)g * GROUP, o = p * PANEL;
-            const int inputs = in - first < GROUP ? in - first : GROUP;
-            turn_block(rows + (size_t)o * (size_t)in + first, in,
-                       out - o < PANEL ? out - o : PANEL, inputs, block);
-            pack_block(block, inputs, type, data,
-                       ((size_t)p * (size_t)in + (size_t)first) * PANEL,
-                       scales + (type == MATRIX_INT8
-                                 ? ((size_t)p * groups + g) * PANEL : 0));
-        }
+        pack_panel(rows + (size_t)p * PANEL * (size_t)in, in,
+                   out - p * PANEL < PANEL ? out - p * PANEL : PANEL, type,
+                   (uint32_t *)data + (size_t)p * each,
+                   scales + (size_t)p * scaled);
     return (struct matrix){out, in, MATRIX_PANELS, type, data,
                            type == MATRIX_INT8 ? scales : NULL, bias};
 }
@@ -115,15 +138,17 @@ struct matrix matrix_pack(const float *rows, const float *bias, int out,
 float matrix_weight(const struct matrix *m, int o, int i)
 {
     const size_t p = (size_t)(o / PANEL), n = (size_t)(o % PANEL);
-    const size_t at = (p * (size_t)m->in + (size_t)i) * PANEL + n;
     if (m->layout == MATRIX_ROWS)
         return ((const float *)m->data)[(size_t)o * (size_t)m->in
                                         + (size_t)i];
+    const int each = matrix_word_inputs(m->type), bits = 32 / each;
+    const size_t word = p * parts(m->in, each) + (size_t)(i / each);
+    const union { uint32_t bits; float x; } as
+        = {((const uint32_t *)m->data)[word * PANEL + n] >> i % each * bits};
     if (m->type == MATRIX_F32)
-        return ((const float *)m->data)[at];
+        return as.x;
     if (m->type == MATRIX_BF16)
-        return bf16_to_float(((const uint16_t *)m->data)[at]);
+        return bf16_to_float((uint16_t)as.bits);
     const size_t group = p * parts(m->in, GROUP) + (size_t)(i / GROUP);
-    return m->scales[group * PANEL + n]
-           * (float)((const int8_t *)m->data)[at];
+    return m->scales[group * PANEL + n] * (float)(int8_t)(uint8_t)as.bits;
 }

@@ -11,11 +11,11 @@ enum matrix_layout { MATRIX_ROWS, MATRIX_PANELS };
 enum matrix_type { MATRIX_F32, MATRIX_BF16, MATRIX_INT8 };
 
 /* A weight [O,I] and its bias; a borrowed view of arrays that somebody else
-   owns. Rows are F32 [O,I]. Panels are [ceil(O/32)][I][32]: weight o,i is
-   element i*32 + o%32 of panel o/32, and what pads the last panel is 0.
-   BF16 panels hold uint16_t, INT8 panels int8_t; those have a scale for each
-   output and 32 inputs, [ceil(O/32)][ceil(I/32)][32]. Panels are fastest at
-   addresses that are a multiple of 64. */
+   owns. Rows are F32 [O,I]. Panels are [ceil(O/32)][ceil(I/n)][32] words
+   of 32 bits, each with n inputs of one output, the first in the lowest
+   bits: one of F32, two of BF16, or four codes of INT8. INT8 has a scale
+   for each output and 32 inputs, [ceil(O/32)][ceil(I/32)][32]. What pads is
+   0. Panels are fastest at addresses that are a multiple of 64. */
 struct matrix {
     int out, in;                 /* O, I; both at least 1 */
     enum matrix_layout layout;
@@ -32,6 +32,9 @@ float bf16_to_float(uint16_t high);
 /* The view of a weight [O,I] and a bias [O] (or NULL) as they are stored. */
 struct matrix matrix_of_rows(const float *weight, const float *bias,
                              int out, int in);
+
+/* Inputs of an output that share a word of a panel: 1, 2 or 4. */
+int matrix_word_inputs(enum matrix_type type);
 
 /* Bytes of the panels and of the scales (0 but for INT8). False, and nothing
    written, when a size is below 1 or a product does not fit. */

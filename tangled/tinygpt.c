@@ -25,6 +25,7 @@
 #include "command_tokenize.h"
 #include "command_serve.h"
 #include "command_steps.h"
+#include "command_kernels.h"
 #include "command_bench.h"
 #include "command_pack.h"
 #include "command_audit.h"
@@ -52,6 +53,7 @@ static const struct command *const commands[] = {
     &command_tokenize,
     &command_serve,
     &command_steps,
+    &command_kernels,
     &command_bench,
     &command_pack,
     &command_audit,

@@ -312,7 +312,7 @@ START_TEST(panels_take_the_room_of_whole_panels)
     ck_assert(matrix_packed_sizes(32, 40, MATRIX_BF16, &data, &scales));
     ck_assert_uint_eq(data, 32 * 40 * 2);
     ck_assert(matrix_packed_sizes(1, 33, MATRIX_INT8, &data, &scales));
-    ck_assert_uint_eq(data, 32 * 33);
+    ck_assert_uint_eq(data, 32 * 36);
     ck_assert_uint_eq(scales, 32 * 2 * 4);
 }
 END_TEST
@@ -359,12 +359,28 @@ START_TEST(a_panel_has_each_weight_in_its_place)
 }
 END_TEST
 
+START_TEST(two_inputs_of_an_output_share_a_word)
+{
+    uint64_t state = noise_start(2136);
+    const struct layer layer = layer_of(&state, 33, 45, 1);
+    const struct matrix m = packed(&layer, MATRIX_BF16);
+    const uint32_t *words = m.data;
+    for (int o = 0; o < 64; o++)
+        for (int i = 0; i < 46; i++)
+            ck_assert_uint_eq(
+                words[(o / 32 * 23 + i / 2) * 32 + o % 32] >> i % 2 * 16
+                & 0xffff, o < 33 && i < 45
+                ? bf16_from_float(layer.weight[o * 45 + i]) : 0);
+    release();
+}
+END_TEST
+
 START_TEST(an_int8_panel_has_the_codes_of_chapter_17)
 {
     uint64_t state = noise_start(2103);
     const struct layer layer = layer_of(&state, 37, 75, 1);
     const struct matrix m = packed(&layer, MATRIX_INT8);
-    const int8_t *codes = m.data;
+    const uint32_t *words = m.data;
     for (int o = 0; o < 37; o++)
         for (int first = 0; first < 75; first += 32) {
             const int count = 75 - first < 32 ? 75 - first : 32;
@@ -374,10 +390,14 @@ START_TEST(an_int8_panel_has_the_codes_of_chapter_17)
             int8_encode(row, count, scale, want);
             ck_assert_float_eq(m.scales[(o / 32 * 3 + first / 32) * 32
                                         + o % 32], scale);
-            for (int i = 0; i < count; i++)
-                ck_assert_int_eq(codes[(o / 32 * 75 + first + i) * 32
-                                       + o % 32], want[i]);
+            for (int i = 0; i < count; i++) {
+                const uint32_t word = words[(o / 32 * 19 + (first + i) / 4)
+                                            * 32 + o % 32];
+                ck_assert_uint_eq(word >> i % 4 * 8 & 255,
+                                  (uint8_t)want[i]);
+            }
         }
+    ck_assert_uint_eq(words[18 * 32] >> 24, 0);
     release();
 }
 END_TEST
@@ -1475,7 +1495,7 @@ START_TEST(nothing_is_read_behind_what_there_is)
             for (int form = 0; form < FORMS; form++) {
                 struct matrix m = form == 0 ? rows_of(&layer)
                     : packed(&layer, (enum matrix_type)(form - 1));
-                const size_t room_of[] = {weights, 64 * 61, 32 * 61, 16 * 61};
+                const size_t room_of[] = {weights, 64 * 61, 64 * 31, 64 * 16};
                 float *data = at_the_edge(m.data, room_of[form]);
                 m.data = data;
                 outputs(k, &layer, &m, FINISH_STORE, before, 0, rows);
@@ -1516,8 +1536,9 @@ static const struct test tests[] = {
          "let outputs be those of whole panels"),
     TEST(sizes_that_do_not_fit_are_refused, 2, "the sizes of panels"),
     TEST(a_panel_has_each_weight_in_its_place, 2, "pack one panel"),
+    TEST(two_inputs_of_an_output_share_a_word, 2, "the bits of a weight"),
     TEST(an_int8_panel_has_the_codes_of_chapter_17, 2,
-         "give each output of the block a scale and codes"),
+         "give a row of the block a scale and codes"),
     TEST(a_weight_is_read_back_from_every_form, 2, "read one weight"),
     TEST(tables_are_found_by_name, 2, "answer with a table"),
     TEST(nothing_is_written_behind_the_last_output, 2,
