@@ -243,6 +243,26 @@ coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
 	    --fail-under-line 95 \
 	    | tee build/coverage/report.txt
 
+# What is timed is no part of make check. The book's figures are drawn from
+# what this wrote into figures/ on an idle machine: make bench BENCH=figures.
+# BENCH_RUN='chrt -f 20' goes before each command.
+BENCH     ?= build/bench
+BENCH_RUN ?=
+BENCH_ALL := --what decode,prefill,batch,train,load --threads 1,2
+.PHONY: bench bench-peers bench-build
+bench: compile  ## a model beside the machine's limits, and two figures
+	@mkdir -p $(BENCH)
+	@run() { echo "tinygpt bench $${*:2}"; $(BENCH_RUN) build/bin/tinygpt \
+	    bench "$${@:2}" --json > $(BENCH)/21c-$$1.json.new && \
+	    mv $(BENCH)/21c-$$1.json.new $(BENCH)/21c-$$1.json; }; \
+	run bench $(BENCH_ALL) --weights f32,bf16,int8 && \
+	run llama $(BENCH_ALL) --shape llama-110m --weights f32,int8 && \
+	run ladder --what decode,prefill --weights rows --threads 1 \
+	    --kernels all --prompt 512 --repeats 3
+	@mkdir -p build/bench; for f in roofline ladder; do \
+	    BENCH=$(BENCH) gnuplot figures/21c-$$f.gp > build/bench/$$f.svg && \
+	    echo "build/bench/$$f.svg" || exit 1; done
+
 # the book's own tools are tangled by noweb alone, since they do the rest
 TOOL_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -g $(WARNINGS)
 build/tool/tangle/%: book/A-tangling.nw

@@ -48,6 +48,10 @@ static int read_kernels(const struct command *command, const char *option,
                         const char *text, struct bench_wishes *wishes)
 {
     wishes->kernel_count = 0;
+    if (text != NULL && strcmp(text, "all") == 0) {
+        wishes->kernel_count = kernels_available(wishes->kernels);
+        return 0;
+    }
     for (const char *at = text; at != NULL;) {
         char name[16];
         const size_t length = strcspn(at, ",");
@@ -177,7 +181,7 @@ static void set_defaults(struct options *options)
 {
     const int all = thread_count_available();
     *options = (struct options){
-        .shape = "gpt2-124m", .repeats = 7, .array = 256,
+        .shape = "gpt2-124m", .repeats = 7, .array = 512,
         .threads = {all > 1 ? 2 : 1, {1, all < LIMIT_THREADS ? all
                                                         : LIMIT_THREADS}},
         .wishes = {
@@ -273,13 +277,13 @@ const struct command command_bench = {
     "                  (decode,prefill,batch)\n"
     "  --threads LIST  numbers of threads (1 and all)\n"
     "  --weights LIST  rows, f32, bf16, int8 (f32)\n"
-    "  --kernels LIST  avx512, avx2, base, plain (TINYGPT_KERNELS, or the\n"
-    "                  best that runs here)\n"
+    "  --kernels LIST  avx512, avx2, base, plain, or all that run here\n"
+    "                  (TINYGPT_KERNELS, or the best)\n"
     "  --context LIST  tokens before a decoded one (64,512)\n"
     "  --prompt LIST   tokens of a prompt (64,512,1024)\n"
     "  --slots B       rows of a batch (8)\n"
     "  --repeats R     rounds (7)\n"
-    "  --array MB      of memory to measure reading on (256)\n"
+    "  --array MB      of memory to measure reading on (512)\n"
     "  --predict       print the work of each case, and measure nothing\n"
     "  --open FILE     open an engine's file in this process, prefill and\n"
     "                  decode, and print times and memory as JSON; with\n"

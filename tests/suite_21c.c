@@ -1298,6 +1298,20 @@ START_TEST(the_command_prints_a_line_for_each_result)
 }
 END_TEST
 
+START_TEST(all_kernels_are_those_that_run_here)
+{
+    const struct kernels *tables[KERNELS_MAX];
+    const int count = kernels_available(tables);
+    cJSON *all = run_json("--shape tiny --what prefill --prompt 2 --threads 1"
+                          " --array 1 --repeats 1 --kernels all");
+    const cJSON *results = array(all, "results", count);
+    for (int k = 0; k < count; k++)
+        ck_assert_str_eq(string(cJSON_GetArrayItem(results, k), "kernels"),
+                         tables[k]->name);
+    cJSON_Delete(all);
+}
+END_TEST
+
 START_TEST(the_command_predicts_without_a_model)
 {
     const char *text = run_program("bench --predict --weights f32,int8", 0);
@@ -1462,6 +1476,7 @@ static const struct test tests[] = {
          "print the rates of a result as JSON"),
     TEST(the_command_prints_a_line_for_each_result, 2,
          "print a report as text"),
+    TEST(all_kernels_are_those_that_run_here, 2, "read names of kernels"),
     TEST(the_command_predicts_without_a_model, 2,
          "print the work of the cases"),
     TEST(the_command_refuses_bad_options, 2,
