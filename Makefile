@@ -263,6 +263,16 @@ bench: compile  ## a model beside the machine's limits, and two figures
 	    BENCH=$(BENCH) gnuplot figures/21c-$$f.gp > build/bench/$$f.svg && \
 	    echo "build/bench/$$f.svg" || exit 1; done
 
+PEER_ROUNDS ?= 3
+bench-peers: compile  ## PyTorch, OpenBLAS and oneDNN on the same shapes
+	@CC='$(CC)' LAST=$(LAST) LIBS='$(LDLIBS)' BENCH_RUN='$(BENCH_RUN)' \
+	    tests/bench/peers.sh build/bench $(PEER_ROUNDS)
+
+bench-build: tools  ## from an edit to a verdict, for every chapter
+	@mkdir -p build/bench
+	@tests/bench/build.sh build/bench/book $(STAGES) | \
+	    tee build/bench/build.txt
+
 # the book's own tools are tangled by noweb alone, since they do the rest
 TOOL_CFLAGS := -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -g $(WARNINGS)
 build/tool/tangle/%: book/A-tangling.nw
