@@ -270,7 +270,7 @@ bench-peers: compile  ## PyTorch, OpenBLAS and oneDNN on the same shapes
 
 bench-build: tools  ## from an edit to a verdict, for every chapter
 	@mkdir -p build/bench
-	@tests/bench/build.sh build/bench/book $(STAGES) | \
+	@tests/bench/build.sh build/bench/book $(STAGES) weave | \
 	    tee build/bench/build.txt
 
 # the book's own tools are tangled by noweb alone, since they do the rest

@@ -188,29 +188,52 @@ static bool expand_roots(const struct request *request, char **roots,
     return count == 0 || run(argv, stream, "/dev/null", fresh);
 }
 
-static bool same_text(const char *a, const char *b)
+/* The next line that counts; NULL at the end. */
+static char *next_line(FILE *file, char **line, size_t *room, bool numbers)
+{
+    do
+        if (getline(line, room, file) < 0)
+            return NULL;
+    while (numbers && strncmp(*line, "#line ", 6) == 0);
+    return *line;
+}
+
+static bool same_text(const char *a, const char *b, bool but_numbers)
 {
     FILE *first = fopen(a, "r"), *second = fopen(b, "r");
-    int x = 0, y = 0;
-    if (first != NULL && second != NULL)
-        while ((x = getc(first)) == (y = getc(second)) && x != EOF)
-            ;
-    bool same = first != NULL && second != NULL && x == y;
+    char *lines[2] = {NULL, NULL}, *x = NULL, *y = NULL;
+    size_t rooms[2] = {0, 0};
+    bool same = first != NULL && second != NULL;
+    while (same) {
+        x = next_line(first, &lines[0], &rooms[0], but_numbers);
+        y = next_line(second, &lines[1], &rooms[1], but_numbers);
+        if (x == NULL || y == NULL)
+            break;
+        same = strcmp(x, y) == 0;
+    }
+    same = same && x == NULL && y == NULL;
     if (first != NULL)
         fclose(first);
     if (second != NULL)
         fclose(second);
+    free(lines[0]);
+    free(lines[1]);
     return same;
 }
 
 static bool keep_root(const struct request *request, const char *root)
 {
     char path[PATH_LENGTH], fresh[PATH_LENGTH];
+    struct stat old;
     snprintf(path, sizeof path, "%s/%s", request->out, root);
     snprintf(fresh, sizeof fresh, "%s/.new/%s", request->out, root);
     make_way(path);
-    if (same_text(fresh, path))
+    if (same_text(fresh, path, false))
         return remove(fresh) == 0;
+    if (same_text(fresh, path, true) && stat(path, &old) == 0) {
+        const struct timespec times[] = {old.st_atim, old.st_mtim};
+        (void)utimensat(AT_FDCWD, fresh, times, 0);
+    }
     return rename(fresh, path) == 0;
 }
 

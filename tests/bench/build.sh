@@ -1,5 +1,5 @@
 #!/bin/bash
-# tests/bench/build.sh DIRECTORY STAGES...: how long from an edit to a verdict.
+# tests/bench/build.sh DIRECTORY STAGE... [weave]: from an edit to a verdict.
 # Works on a copy of the book, and prints for each chapter
 #
 #   cold   nothing is there: tangle, compile, link, run the suite
@@ -7,7 +7,7 @@
 #   edit   a comment was written into one chunk; of that, to tangle, to compile
 #          and link, and to run the suite
 #
-# in seconds, then the tangle and the weave of the whole book.
+# in seconds, then the tangle of the whole book, and its weave when asked.
 set -u -o pipefail
 copy=$1; shift
 rm -rf "$copy"
@@ -26,22 +26,26 @@ seconds() {  # seconds FILE command...: into FILE; ends the script on failure
 
 edit() {  # edit CHAPTER WORD: a comment into a chunk that a reader would edit
     local file chunk
-    for file in book/$(printf %02d "$1")-*.nw; do
-        chunk=$(awk '/^blanks:/ { on = 1; next } on && /^[a-z]/ { exit }
-            on && sub(/^  - (chunk: )?/, "") { print; exit }' "$file")
-        [ -n "$chunk" ] || chunk=$(sed -n 's/^<<\(.*[^ch]\)>>=$/\1/p' "$file" |
-            grep -v '[./]' | grep -v '^wrong,' | tail -n 1)
-        awk -v chunk="<<$chunk>>=" -v word="$2" '{ print }
-            $0 == chunk && !done { print "/* " word " */"; done = 1 }' \
-            "$file" > new && mv new "$file"
-        return
-    done
+    file=$(ls book/"$(printf %02d "$1")"-*.nw | head -n 1)
+    chunk=$(awk 'NR == FNR {
+            if (/^blanks:/) on = 1
+            else if (/^[a-z]/) on = 0
+            else if (on && sub(/^  - (chunk: )?/, "")) blank["<<" $0 ">>="]
+            next
+        }
+        $0 in blank { found = $0; exit }
+        /^<<[^.\/]*>>=$/ && !/<<wrong, / && !/ of later chapters/ { last = $0 }
+        END { print found != "" ? found : last }' "$file" "$file")
+    awk -v chunk="$chunk" -v word="$2" '{ print }
+        $0 == chunk && !done { print "/* " word " */"; done = 1 }' \
+        "$file" > new && mv new "$file"
 }
 
 printf '%-7s  %6s  %6s  %6s  = %6s + %7s + %6s\n' chapter cold warm edit \
     tangle compile suites
 seconds time.log make tools > log.time || exit 1
 for n in "$@"; do
+    [ "$n" != weave ] || continue
     rm -rf build/"$n"
     cold=$(seconds time.log make chapter-"$n") || exit 1
     warm=$(seconds time.log make chapter-"$n") || exit 1
@@ -63,6 +67,7 @@ line() {  # line "what" command...
 rm -rf build/plain build/plain.files
 echo
 line 'tangle, the whole book' make tangled
+[ "${*: -1}" = weave ] || exit 0
 if ! command -v pandoc > log || ! command -v xelatex > log; then
     echo "skipped: the weave (no pandoc, or no xelatex)"
     exit 0
