@@ -43,7 +43,7 @@ function ratio(name, label) {
                                            number("tokens")) :
                  sprintf("%5d", number("context")))
     if (!(name in cell)) names[++count] = name
-    cell[name] = cell[name] sprintf("  %8.2f %5.1f%% %5.1f %5.1f",
+    cell[name] = cell[name] sprintf("%10.2f %5.1f%% %5.0f %5.0f",
         1e3 * number("seconds"), 100 * number("spread"),
         100 * number("fraction"), 100 * number("fraction_by_round"))
     ratio("times_one_slot", name " by one slot")
@@ -67,8 +67,8 @@ function ratio(name, label) {
 }
 END {
     one = "        ms spread limit round"
-    printf("\n%-18s%s%s\n", "", one, cell[names[1]] ~ /%.*%/ ? one : "")
-    for (k = 1; k <= count; k++) printf "%-18s%s\n", names[k], cell[names[k]]
+    printf("\n%-17s%s%s\n", "", one, cell[names[1]] ~ /%.*%/ ? one : "")
+    for (k = 1; k <= count; k++) printf "%-17s%s\n", names[k], cell[names[k]]
     if (ratio_count > 0) printf "\n"
     for (k = 1; k <= ratio_count; k++)
         printf "%-34s%s\n", order[k], ratios[order[k]]

@@ -39,24 +39,24 @@ static struct ratios ratios_of(const struct bench_report *report,
     };
 }
 
-static const char case_head[] = "what     weights  slots  tokens  context";
+static const char case_head[] = "what    weights slots tokens context";
 
 static void print_case(FILE *out, const struct bench_case *is)
 {
-    fprintf(out, "%-7s  %-7s  %5d  %6d  %7d", is->what,
+    fprintf(out, "%-7s %-7s %5d %6d %7d", is->what,
             bench_weights_name(is->weights), is->batch, is->tokens,
             is->context);
 }
 
 void bench_print_work(FILE *out, const struct bench_report *report)
 {
-    fprintf(out, "%s: the work of each call\n\n%s  %8s  %8s  %8s  %9s\n",
+    fprintf(out, "%s: the work of each call\n\n%s  %8s %8s %8s %9s\n",
             report->shape->name, case_head, "MB read", "of cache", "GFLOP",
             "attention");
     for (int k = 0; k < report->count; k++) {
         const struct bench_work *work = &report->results[k].work;
         print_case(out, &report->results[k].is);
-        fprintf(out, "  %8.3f  %8.3f  %8.4f  %9.4f\n",
+        fprintf(out, "  %8.3f %8.3f %8.3f %9.3f\n",
                 bench_work_bytes(work) / 1e6, work->cache_bytes / 1e6,
                 bench_work_flops(work) / 1e9, work->attention_flops / 1e9);
     }
