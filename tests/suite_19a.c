@@ -737,7 +737,7 @@ START_TEST(each_tensor_is_missed_by_its_name)
     struct tiny_gpt *model = noisy_model(&config, 209);
     gpt2_tensors(&hub, model, DTYPE_F32, "");
     for (size_t k = 0; k < hub.count; k++) {
-        char name[96], other[96];
+        char name[100], other[100];
         snprintf(name, sizeof name, "\"%s\"", hub.names[k]);
         snprintf(other, sizeof other, "%s.", hub.names[k]);
         char kept[96];
