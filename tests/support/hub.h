@@ -78,7 +78,8 @@ static inline void hub_drop(struct hub_file *file, size_t k)
 static inline void hub_rename(struct hub_file *file, size_t k,
                               const char *name)
 {
-    snprintf(file->names[k], sizeof file->names[0], "%s", name);
+    ck_assert_uint_lt(strlen(name), sizeof file->names[0]);
+    memcpy(file->names[k], name, strlen(name) + 1);
 }
 
 static inline void hub_write(const struct hub_file *file,
