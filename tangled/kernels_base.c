@@ -406,10 +406,16 @@ static void turn(const float *in, size_t in_row, int rows, int columns,
 }
 
 enum {
-    DEPTH = 384,       /* inputs of a block */
-    ROWS_MAX = 192,    /* rows of a block */
-    PANELS_MAX = 8     /* panels that share the block's inputs */
+    DEPTH = 768,                /* inputs of a block, at most */
+    INPUTS = 96 * 768,          /* floats: rows times inputs of a block */
+    SUMS = 24 * 96 * PANEL      /* panels that share them, times rows */
 };
+
+/* Weights that have to be turned pay for it once for all rows of a block. */
+struct shape {
+    int depth, rows, panels;
+};
+static const struct shape packed = {768, 96, 24}, turned = {384, 192, 12};
 #define ALIGNED __attribute__((aligned(64)))
 
 struct linear_call {
@@ -557,11 +563,11 @@ static const float *block_of_panel(const struct matrix *weight, int n, int k,
     return wide;
 }
 
-/* to [rows,DEPTH] = the first depth floats of rows that are stride apart */
+/* to = the first depth floats of rows; rows begin stride and pitch apart */
 static void copy_inputs(const float *from, size_t stride, int rows, int depth,
-                        float *to)
+                        float *to, size_t pitch)
 {
-    for (int r = 0; r < rows; r++, from += stride, to += DEPTH) {
+    for (int r = 0; r < rows; r++, from += stride, to += pitch) {
         int k = 0;
         for (; k + LANES <= depth; k += LANES)
             store(to + k, load(from + k));
@@ -607,31 +613,33 @@ static void panel_few(const struct linear_call *call, int n)
     finish_panel(call, sums, n, 0, call->rows);
 }
 
-static void panels_rows(const struct linear_call *call, int row, int rows,
+static void panels_rows(const struct linear_call *call,
+                        const struct shape *shape, int row, int rows,
                         int first, int last)
 {
-    float inputs[ROWS_MAX * DEPTH] ALIGNED, wide[DEPTH * PANEL] ALIGNED;
-    float sums[PANELS_MAX][ROWS_MAX * PANEL] ALIGNED;
+    float inputs[INPUTS] ALIGNED, wide[DEPTH * PANEL] ALIGNED, sums[SUMS] ALIGNED;
+    const int each = rows * PANEL;
     const int in = call->weight->in;
     const int tiles = (rows + MR - 1) / MR * (PANEL / NR);
-    struct tile tile = {.a = inputs, .a_row = DEPTH, .b_row = PANEL,
-                        .c_row = PANEL};
-    for (int k = 0; k < in; k += DEPTH) {
-        tile.depth = in - k < DEPTH ? in - k : DEPTH;
+    struct tile tile = {.a = inputs, .a_row = (size_t)shape->depth,
+                        .b_row = PANEL, .c_row = PANEL};
+    for (int k = 0; k < in; k += shape->depth) {
+        tile.depth = in - k < shape->depth ? in - k : shape->depth;
         tile.first = k == 0;
         copy_inputs(call->in + (size_t)row * call->in_stride + k,
-                    call->in_stride, rows, tile.depth, inputs);
+                    call->in_stride, rows, tile.depth, inputs,
+                    (size_t)shape->depth);
         for (int p = first; p < last; p++) {
             tile.b = block_of_panel(call->weight, p * PANEL, k, tile.depth,
                                     wide);
-            tile.c = sums[p - first];
+            tile.c = sums + (p - first) * each;
             fetch_words(call->weight, p + 1 < last ? p + 1 : first,
                         p + 1 < last ? k : k + tile.depth, tiles, &tile);
             tile_columns(rows, PANEL, tile);
         }
     }
     for (int p = first; p < last; p++)
-        finish_panel(call, sums[p - first], p * PANEL, row, rows);
+        finish_panel(call, sums + (p - first) * each, p * PANEL, row, rows);
 }
 
 enum { VECTORS = PANEL / LANES, STREAMS = LANES / 4 };
@@ -774,14 +782,18 @@ static void few_rows(const struct linear_call *call, bool large)
 
 static void many_rows(const struct linear_call *call, bool large)
 {
-    const int rows = call->rows, each = share(rows, ROWS_MAX, MR);
+    const struct shape *shape = call->weight->layout == MATRIX_ROWS
+        ? &turned : &packed;
+    const int rows = call->rows, each = share(rows, shape->rows, MR);
     const int panels = (call->weight->out + PANEL - 1) / PANEL;
-    const int group = group_of(panels, PANELS_MAX, (rows + each - 1) / each);
+    const int group = group_of(panels, shape->panels,
+                               (rows + each - 1) / each);
     #pragma omp parallel for collapse(2) schedule(dynamic) if (large)
     for (int row = 0; row < rows; row += each)
         for (int p = 0; p < panels; p += group)
-            panels_rows(call, row, rows - row < each ? rows - row : each,
-                        p, panels - p < group ? panels : p + group);
+            panels_rows(call, shape, row,
+                        rows - row < each ? rows - row : each, p,
+                        panels - p < group ? panels : p + group);
 }
 
 static void linear(const struct matrix *weight, const float *in,
@@ -799,16 +811,18 @@ static void linear(const struct matrix *weight, const float *in,
         many_rows(&call, large);
 }
 
-/* A: rows m …, inputs k …, [rows][DEPTH] */
+enum { DEEP = 384, TALL = 192 };    /* inputs and rows of a block */
+
+/* A: rows m …, inputs k …, [rows][DEEP] */
 static void block_of_a(const struct product *p, int m, int rows, int k,
                        int depth, float *room)
 {
     if (p->a_turned)
         turn(p->a + (size_t)k * p->a_stride + m, p->a_stride, depth, rows,
-             room, DEPTH, (depth + 3) / 4 * 4);
+             room, DEEP, (depth + 3) / 4 * 4);
     else
         copy_inputs(p->a + (size_t)m * p->a_stride + k, p->a_stride, rows,
-                    depth, room);
+                    depth, room, DEEP);
 }
 
 /* B: inputs k …, columns n … n + 31, [depth][32]; 0 behind the last */
@@ -833,7 +847,7 @@ static void block_of_b(const struct product *p, int n, int k, int depth,
 static void narrow_panel(const struct product *p, int m, int n, int rows,
                          struct tile tile)
 {
-    float c[ROWS_MAX * PANEL] ALIGNED;
+    float c[TALL * PANEL] ALIGNED;
     const size_t bytes = (size_t)(p->n - n) * sizeof *c;
     float *to = p->c + (size_t)m * p->c_stride + n;
     if (!tile.first)
@@ -849,11 +863,11 @@ static void narrow_panel(const struct product *p, int m, int n, int rows,
 static void product_rows(const struct product *p, int m, int rows, int n0,
                          int n1)
 {
-    float a[ROWS_MAX * DEPTH] ALIGNED, b[DEPTH * PANEL] ALIGNED;
-    struct tile tile = {.a = a, .b = b, .a_row = DEPTH, .b_row = PANEL,
+    float a[TALL * DEEP] ALIGNED, b[DEEP * PANEL] ALIGNED;
+    struct tile tile = {.a = a, .b = b, .a_row = DEEP, .b_row = PANEL,
                         .c_row = p->c_stride, .next = a};
-    for (int k = 0; k < p->k; k += DEPTH) {
-        tile.depth = p->k - k < DEPTH ? p->k - k : DEPTH;
+    for (int k = 0; k < p->k; k += DEEP) {
+        tile.depth = p->k - k < DEEP ? p->k - k : DEEP;
         block_of_a(p, m, rows, k, tile.depth, a);
         tile.first = k == 0 && !p->add;
         for (int n = n0; n < n1; n += PANEL) {
@@ -877,7 +891,7 @@ static void product(const struct product *p)
         for (int m = 0; m < p->m; m++)
             memset(p->c + (size_t)m * p->c_stride, 0,
                    (size_t)p->n * sizeof *p->c);
-    const int rows = share(p->m, ROWS_MAX, MR);
+    const int rows = share(p->m, TALL, MR);
     const int columns = PANEL * group_of((p->n + PANEL - 1) / PANEL, WIDE_MAX,
                                          (p->m + rows - 1) / rows);
     const bool large = (int64_t)p->m * p->n * p->k > SMALL;
