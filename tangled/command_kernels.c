@@ -62,12 +62,19 @@ static void print_rung(const struct rung *rung, bool single, bool json,
 static void print_ladder(const struct ladder_plan *plan,
                          const struct ladder *ladder, bool json)
 {
-    const bool single = plan->rows == 1;
-    printf(json ? "{\"outputs\": %d, \"inputs\": %d, \"rows\": %d,"
-                  " \"unit\": \"%s\", \"rungs\": [\n "
-                : "[%d,%d], rows: %d\n%.0srung        threads      rate "
-                  "                limit\n",
-           plan->out, plan->in, plan->rows, single ? "GB/s" : "GFLOP/s");
+    const bool single = plan->rows == 1 && plan->heads == 0;
+    if (json)
+        printf("{\"outputs\": %d, \"inputs\": %d, \"rows\": %d,"
+               " \"heads\": %d, \"unit\": \"%s\", \"rungs\": [\n ",
+               plan->out, plan->in, plan->rows, plan->heads,
+               single ? "GB/s" : "GFLOP/s");
+    else if (plan->heads > 0)
+        printf("attention, %d heads of %d, tokens: %d\n", plan->heads,
+               plan->in, plan->rows);
+    else
+        printf("[%d,%d], rows: %d\n", plan->out, plan->in, plan->rows);
+    if (!json)
+        printf("rung        threads      rate                 limit\n");
     for (int k = 0; k < ladder->count; k++)
         print_rung(&ladder->rungs[k], single, json, k == 0);
     if (json)
@@ -89,11 +96,14 @@ static int run(const struct command *command, int argc, char **argv)
         .rounds = options.rounds,
         .limit_bytes = (size_t)options.megabytes << 20,
         .watch = stopwatch_monotonic()};
-    struct ladder_plan plans[] = {plan, plan};
+    struct ladder_plan plans[] = {plan, plan, plan};
     plans[1].out = 49152;
     plans[1].in = 768;
     plans[1].rows = 1;
-    const int count = options.out > 0 ? 1 : 2;
+    plans[2].heads = 12;
+    plans[2].in = 64;
+    plans[2].rows = 512;
+    const int count = options.out > 0 ? 1 : 3;
     if (options.out > 0) {
         plans[0].out = options.out;
         plans[0].in = options.in;
@@ -123,8 +133,9 @@ const struct command command_kernels = {
     "Computes one layer by the plain loop, by each idea of the kernels in\n"
     "turn and by the kernels, and prints what part of the machine's limit\n"
     "that is: of its arithmetic for several rows, of its bandwidth for one.\n"
-    "Without sizes two layers: 768 outputs of 3072 inputs for 256 rows, and\n"
-    "49152 of 768 for one. O is a multiple of 32.\n"
+    "Without sizes two layers, 768 outputs of 3072 inputs for 256 rows and\n"
+    "49152 of 768 for one, and attention of 12 heads of 64 to 512 tokens.\n"
+    "O is a multiple of 32.\n"
     "\n"
     "  --threads N  of the last rungs (all that there are, at most 64)\n"
     "  --rounds K   medians of K rounds (9), at most 100\n"

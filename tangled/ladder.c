@@ -14,6 +14,7 @@ struct arrays {
     void *data[3];
     float *scales;
     struct matrix matrix[LAYOUTS];
+    struct attention_call call;
     void *rooms[8];              /* what is freed */
     int room_count;
 };
@@ -24,6 +25,46 @@ static void *take(struct arrays *arrays, size_t bytes)
     void *start = pages_new(bytes, room);
     arrays->room_count += start != NULL;
     return start;
+}
+
+static enum status take_attention(const struct ladder_plan *plan,
+                                  struct arrays *arrays, struct error *error)
+{
+    const size_t token = (size_t)plan->heads * (size_t)plan->in;
+    const size_t all = token * (size_t)plan->rows, d = (size_t)plan->in;
+    float *query = take(arrays, 4 * all * sizeof *query);
+    if (query == NULL)
+        return error_set(error, STATUS_NO_MEMORY,
+                         "no memory for %d tokens of %d heads", plan->rows,
+                         plan->heads);
+    for (size_t k = 0; k < 3 * all; k++)
+        query[k] = (float)(k % 17) / 17 - 0.5f;
+    arrays->call = (struct attention_call){
+        .heads = plan->heads, .kv_heads = plan->heads, .head_dim = plan->in,
+        .tokens = plan->rows, .query = query, .query_token = token,
+        .query_head = d, .key = query + all, .value = query + 2 * all,
+        .slot_stride = d, .head_stride = d * (size_t)plan->rows,
+        .context = query + 3 * all, .context_token = token,
+        .context_head = d};
+    return STATUS_OK;
+}
+
+static void fill_arrays(struct arrays *arrays, float *input)
+{
+    const struct step_layer *layer = &arrays->layer;
+    const size_t out = (size_t)layer->out, in = (size_t)layer->in;
+    float *rows = arrays->floats[0], *turned = arrays->floats[1];
+    for (size_t o = 0; o < out; o++)
+        for (size_t i = 0; i < in; i++)
+            turned[i * out + o] = rows[o * in + i]
+                = (float)((o * 7 + i * 5) % 31) / 31 - 0.5f;
+    for (size_t k = 0; k < (size_t)layer->rows * in; k++)
+        input[k] = (float)(k % 17) / 17 - 0.5f;
+    arrays->matrix[0] = matrix_of_rows(rows, NULL, layer->out, layer->in);
+    for (int t = 0; t < 3; t++)
+        arrays->matrix[1 + t] = matrix_pack(rows, NULL, layer->out, layer->in,
+                                            (enum matrix_type)t,
+                                            arrays->data[t], arrays->scales);
 }
 
 static enum status take_arrays(const struct ladder_plan *plan,
@@ -51,25 +92,8 @@ static enum status take_arrays(const struct ladder_plan *plan,
     arrays->layer = (struct step_layer){
         plan->out, plan->in, plan->rows, arrays->floats[0],
         arrays->floats[1], arrays->data[0], input, output};
+    fill_arrays(arrays, input);
     return STATUS_OK;
-}
-
-static void fill_arrays(struct arrays *arrays, float *input)
-{
-    const struct step_layer *layer = &arrays->layer;
-    const size_t out = (size_t)layer->out, in = (size_t)layer->in;
-    float *rows = arrays->floats[0], *turned = arrays->floats[1];
-    for (size_t o = 0; o < out; o++)
-        for (size_t i = 0; i < in; i++)
-            turned[i * out + o] = rows[o * in + i]
-                = (float)((o * 7 + i * 5) % 31) / 31 - 0.5f;
-    for (size_t k = 0; k < (size_t)layer->rows * in; k++)
-        input[k] = (float)(k % 17) / 17 - 0.5f;
-    arrays->matrix[0] = matrix_of_rows(rows, NULL, layer->out, layer->in);
-    for (int t = 0; t < 3; t++)
-        arrays->matrix[1 + t] = matrix_pack(rows, NULL, layer->out, layer->in,
-                                            (enum matrix_type)t,
-                                            arrays->data[t], arrays->scales);
 }
 
 static void free_arrays(struct arrays *arrays)
@@ -78,7 +102,7 @@ static void free_arrays(struct arrays *arrays)
         free(arrays->rooms[--arrays->room_count]);
 }
 
-enum form { STEP, FLOATS, BF16, INT8 };
+enum form { STEP, FLOATS, BF16, INT8, PLAIN_ATTENTION, ATTENTION };
 
 struct rung_kind {
     const char *name;
@@ -103,8 +127,18 @@ static void plain_step(const struct step_layer *layer)
                          FINISH_STORE);
 }
 
-static int kinds_of(const struct kernel_steps *s, bool single,
-                    struct rung_kind kinds[RUNGS_MAX])
+static int kinds_of_attention(struct rung_kind kinds[RUNGS_MAX])
+{
+    const struct rung_kind all[] = {
+        {"plain", NULL, PLAIN_ATTENTION, false},
+        {"blocks", NULL, ATTENTION, false},
+        {"threads", NULL, ATTENTION, true}};
+    memcpy(kinds, all, sizeof all);
+    return (int)(sizeof all / sizeof *all);
+}
+
+static int kinds_of_layer(const struct kernel_steps *s, bool single,
+                          struct rung_kind kinds[RUNGS_MAX])
 {
     const struct rung_kind many[] = {
         {"plain", plain_step, STEP, false},
@@ -137,6 +171,10 @@ static double run_rung(const struct rung_kind *kind,
     const double began = watch->now(watch->state);
     if (kind->form == STEP)
         kind->step(layer);
+    else if (kind->form == PLAIN_ATTENTION)
+        kernels_plain.attention(&arrays->call, 1);
+    else if (kind->form == ATTENTION)
+        kernels->attention(&arrays->call, 1);
     else
         kernels->linear(&arrays->matrix[kind->form], layer->input,
                         (size_t)layer->in, layer->rows, layer->output,
@@ -157,7 +195,10 @@ static enum status check_plan(const struct ladder_plan *plan,
             return error_set(error, STATUS_INVALID,
                              "%s: expected 1 to %d, got %d", sizes[k].name,
                              sizes[k].most, sizes[k].value);
-    if (plan->out % PANEL != 0)
+    if (plan->heads < 0 || plan->heads > 1024)
+        return error_set(error, STATUS_INVALID,
+                         "heads: expected 0 to 1024, got %d", plan->heads);
+    if (plan->out % PANEL != 0 && plan->heads == 0)
         return error_set(error, STATUS_INVALID,
                          "out: expected a multiple of %d, got %d", PANEL,
                          plan->out);
@@ -169,6 +210,8 @@ static double amount_of(const struct ladder_plan *plan, enum form form)
     const enum matrix_type type = form == BF16 ? MATRIX_BF16
         : form == INT8 ? MATRIX_INT8 : MATRIX_F32;
     size_t data = 0, scales = 0;
+    if (plan->heads > 0)
+        return 2.0 * plan->heads * plan->in * plan->rows * (plan->rows + 1.0);
     if (plan->rows > 1)
         return 2.0 * plan->out * plan->in * plan->rows;
     matrix_packed_sizes(plan->out, plan->in, type, &data, &scales);
@@ -181,7 +224,9 @@ static void climb(const struct ladder_plan *plan, const struct arrays *arrays,
 {
     const struct kernels *kernels = kernels_best();
     struct rung_kind kinds[RUNGS_MAX];
-    ladder->count = kinds_of(steps_of(kernels), plan->rows == 1, kinds);
+    const bool single = plan->rows == 1 && plan->heads == 0;
+    ladder->count = plan->heads > 0 ? kinds_of_attention(kinds)
+        : kinds_of_layer(steps_of(kernels), single, kinds);
     const struct limit limit[2] = {
         limits_measure(limits, 1, &plan->watch),
         limits_measure(limits, plan->threads, &plan->watch)};
@@ -198,7 +243,7 @@ static void climb(const struct ladder_plan *plan, const struct arrays *arrays,
             continue;
         samples_add(&rung->rates, rung->amount / took);
         samples_add(&rung->fractions, rung->amount / took
-                    / (plan->rows > 1 ? of->flops : of->bytes));
+                    / (single ? of->bytes : of->flops));
     }
 }
 
@@ -212,9 +257,9 @@ enum status ladder_measure(const struct ladder_plan *plan,
     if (status == STATUS_OK)
         status = limits_new(&limits, plan->limit_bytes, error);
     if (status == STATUS_OK)
-        status = take_arrays(plan, &arrays, error);
+        status = (plan->heads > 0 ? take_attention : take_arrays)(
+            plan, &arrays, error);
     if (status == STATUS_OK) {
-        fill_arrays(&arrays, (float *)arrays.layer.input);
         for (int round = -1; round < plan->rounds; round++)
             climb(plan, &arrays, limits, round < 0, &climbed);
         *ladder = climbed;

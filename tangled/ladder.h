@@ -7,6 +7,8 @@
 
 struct ladder_plan {
     int out, in, rows;       /* out: a multiple of 32 */
+    int heads;               /* 0, or attention: in is D, rows is T, and
+                                out H·D */
     int threads;             /* of the last rungs */
     int rounds;              /* 1 … SAMPLES_MAX */
     size_t limit_bytes;      /* an array several times the largest cache */
