@@ -672,7 +672,9 @@ INLINE void add_word(const enum matrix_type type, const int streams,
         UNROLL for (int v = 0; v < VECTORS; v++)
             words[p][v] = words_at(type, s, at + (size_t)p * s->far
                                             + (size_t)(v * LANES));
-    UNROLL for (int j = 0; j < count; j++) {
+    UNROLL for (int j = 0; j < inputs_of(type); j++) {
+        if (j >= count)     /* the last word is a short one */
+            continue;
         const float x = s->call->in[k + j];
         UNROLL for (int p = 0; p < streams; p++)
             UNROLL for (int v = 0; v < VECTORS; v++)
