@@ -1298,17 +1298,21 @@ START_TEST(the_command_prints_a_line_for_each_result)
 }
 END_TEST
 
+/* An emulator may hide lanes from this suite that the program has: those come
+   in between. */
 START_TEST(all_kernels_are_those_that_run_here)
 {
     const struct kernels *tables[KERNELS_MAX];
     const int count = kernels_available(tables);
+    int seen = 0;
     cJSON *all = run_json("--shape tiny --what prefill --prompt 2 --threads 1"
                           " --array 1 --repeats 1 --kernels all");
-    const cJSON *results = array(all, "results", count);
-    for (int k = 0; k < count; k++)
-        ck_assert_str_eq(string(cJSON_GetArrayItem(results, k), "kernels"),
-                         tables[k]->name);
+    const cJSON *result;
+    cJSON_ArrayForEach(result, cJSON_GetObjectItem(all, "results"))
+        seen += seen < count
+            && strcmp(string(result, "kernels"), tables[seen]->name) == 0;
     cJSON_Delete(all);
+    ck_assert_int_eq(seen, count);
 }
 END_TEST
 
