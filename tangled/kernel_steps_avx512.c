@@ -23,9 +23,10 @@ INLINE vec splat(float x) { return x - (vec){0}; }
 
 enum { WIDE = 2, NR = WIDE * LANES };    /* outputs of a tile */
 
-/* C [rows,NR] = A [rows,depth] · B [depth,NR], or C += */
+/* C [rows,NR] = A [rows,depth] · B [depth,NR], or C +=. With scales, each 32
+   of the depth have a row of them, PANEL apart, for B's columns. */
 struct tile {
-    const float *a, *b;
+    const float *a, *b, *scales;
     float *c;
     size_t a_row, b_row, c_row;    /* from one row to the next */
     int depth;
@@ -39,32 +40,52 @@ enum { LINE = 16 };    /* floats that are fetched together */
 INLINE void tile_of(const int rows, const int wide, const struct tile *tile)
 {
     const float *a = tile->a, *b = tile->b, *next = tile->next;
+    const float *scales = tile->scales;
     float *c = tile->c;
     const size_t a_row = tile->a_row, b_row = tile->b_row;
     const size_t c_row = tile->c_row;
     const size_t step = tile->step * (size_t)(wide / WIDE);
     vec sum[MR][2 * WIDE];
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < wide; v++)
-            sum[r][v] = tile->first
-                ? splat(0) : load(c + (size_t)r * c_row + v * LANES);
-    for (int k = tile->depth; k > 0; k--, a++, b += b_row) {
-        vec w[2 * WIDE];
-        UNROLL for (int v = 0; v < wide; v++)
-            w[v] = load(b + v * LANES);
-        UNROLL for (int v = 0; v < wide * LANES; v += LINE) {
-            __builtin_prefetch(next + v);
-        }
-        next += step;
-        UNROLL for (int r = 0; r < rows; r++) {
-            const float x = a[(size_t)r * a_row];
+    static const float nothing[2 * NR];
+    const float *before = tile->first ? nothing : c;
+    size_t before_row = tile->first ? 0 : c_row;
+    int left = tile->depth;
+    do {
+        const int depth = scales != NULL && left > GROUP ? GROUP : left;
+        UNROLL for (int r = 0; r < rows; r++)
             UNROLL for (int v = 0; v < wide; v++)
-                sum[r][v] += w[v] * x;
+                sum[r][v] = scales != NULL ? splat(0)
+                    : load(before + (size_t)r * before_row + v * LANES);
+        for (int k = depth; k > 0; k--, a++, b += b_row) {
+            vec w[2 * WIDE];
+            UNROLL for (int v = 0; v < wide; v++)
+                w[v] = load(b + v * LANES);
+            UNROLL for (int v = 0; v < wide * LANES; v += LINE) {
+                __builtin_prefetch(next + v);
+            }
+            next += step;
+            UNROLL for (int r = 0; r < rows; r++) {
+                const float x = a[(size_t)r * a_row];
+                UNROLL for (int v = 0; v < wide; v++)
+                    sum[r][v] += w[v] * x;
+            }
         }
-    }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < wide; v++)
-            store(c + (size_t)r * c_row + v * LANES, sum[r][v]);
+        if (scales != NULL) {
+            UNROLL for (int v = 0; v < wide; v++) {
+                const vec scale = load(scales + v * LANES);
+                UNROLL for (int r = 0; r < rows; r++)
+                    sum[r][v] = scale * sum[r][v]
+                                + load(before + (size_t)r * before_row + v * LANES);
+            }
+            scales += PANEL;
+        }
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int v = 0; v < wide; v++)
+                store(c + (size_t)r * c_row + v * LANES, sum[r][v]);
+        left -= depth;
+        before = c;
+        before_row = c_row;
+    } while (left > 0);
 }
 
 static void tile_rows(int rows, const struct tile *tile)
@@ -104,20 +125,26 @@ static void tile_column(int rows, struct tile tile)
    waits four cycles for each. */
 static void tile_row(const struct tile *tile) { tile_of(1, 2 * WIDE, tile); }
 
+static void move_right(struct tile *tile, int columns)
+{
+    tile->b += columns;
+    tile->c += columns;
+    if (tile->scales != NULL)
+        tile->scales += columns;
+}
+
 /* width columns, in steps of NR; B and C have that many. */
 static void tile_columns(int rows, int width, struct tile tile)
 {
     int n = 0;
     for (; rows == 1 && n + 2 * NR <= width; n += 2 * NR) {
         tile_row(&tile);
-        tile.b += 2 * NR;
-        tile.c += 2 * NR;
+        move_right(&tile, 2 * NR);
         tile.next += 2 * (size_t)tile.depth * tile.step;
     }
     for (; n < width; n += NR) {
         tile_column(rows, tile);
-        tile.b += NR;
-        tile.c += NR;
+        move_right(&tile, NR);
         tile.next += (size_t)((rows + MR - 1) / MR * tile.depth) * tile.step;
     }
 }

@@ -260,9 +260,10 @@ static void activate_backward(enum activation f, const float *in,
 
 enum { WIDE = 2, NR = WIDE * LANES };    /* outputs of a tile */
 
-/* C [rows,NR] = A [rows,depth] · B [depth,NR], or C += */
+/* C [rows,NR] = A [rows,depth] · B [depth,NR], or C +=. With scales, each 32
+   of the depth have a row of them, PANEL apart, for B's columns. */
 struct tile {
-    const float *a, *b;
+    const float *a, *b, *scales;
     float *c;
     size_t a_row, b_row, c_row;    /* from one row to the next */
     int depth;
@@ -276,32 +277,52 @@ enum { LINE = 16 };    /* floats that are fetched together */
 INLINE void tile_of(const int rows, const int wide, const struct tile *tile)
 {
     const float *a = tile->a, *b = tile->b, *next = tile->next;
+    const float *scales = tile->scales;
     float *c = tile->c;
     const size_t a_row = tile->a_row, b_row = tile->b_row;
     const size_t c_row = tile->c_row;
     const size_t step = tile->step * (size_t)(wide / WIDE);
     vec sum[MR][2 * WIDE];
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < wide; v++)
-            sum[r][v] = tile->first
-                ? splat(0) : load(c + (size_t)r * c_row + v * LANES);
-    for (int k = tile->depth; k > 0; k--, a++, b += b_row) {
-        vec w[2 * WIDE];
-        UNROLL for (int v = 0; v < wide; v++)
-            w[v] = load(b + v * LANES);
-        UNROLL for (int v = 0; v < wide * LANES; v += LINE) {
-            __builtin_prefetch(next + v);
-        }
-        next += step;
-        UNROLL for (int r = 0; r < rows; r++) {
-            const float x = a[(size_t)r * a_row];
+    static const float nothing[2 * NR];
+    const float *before = tile->first ? nothing : c;
+    size_t before_row = tile->first ? 0 : c_row;
+    int left = tile->depth;
+    do {
+        const int depth = scales != NULL && left > GROUP ? GROUP : left;
+        UNROLL for (int r = 0; r < rows; r++)
             UNROLL for (int v = 0; v < wide; v++)
-                sum[r][v] += w[v] * x;
+                sum[r][v] = scales != NULL ? splat(0)
+                    : load(before + (size_t)r * before_row + v * LANES);
+        for (int k = depth; k > 0; k--, a++, b += b_row) {
+            vec w[2 * WIDE];
+            UNROLL for (int v = 0; v < wide; v++)
+                w[v] = load(b + v * LANES);
+            UNROLL for (int v = 0; v < wide * LANES; v += LINE) {
+                __builtin_prefetch(next + v);
+            }
+            next += step;
+            UNROLL for (int r = 0; r < rows; r++) {
+                const float x = a[(size_t)r * a_row];
+                UNROLL for (int v = 0; v < wide; v++)
+                    sum[r][v] += w[v] * x;
+            }
         }
-    }
-    UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int v = 0; v < wide; v++)
-            store(c + (size_t)r * c_row + v * LANES, sum[r][v]);
+        if (scales != NULL) {
+            UNROLL for (int v = 0; v < wide; v++) {
+                const vec scale = load(scales + v * LANES);
+                UNROLL for (int r = 0; r < rows; r++)
+                    sum[r][v] = scale * sum[r][v]
+                                + load(before + (size_t)r * before_row + v * LANES);
+            }
+            scales += PANEL;
+        }
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int v = 0; v < wide; v++)
+                store(c + (size_t)r * c_row + v * LANES, sum[r][v]);
+        left -= depth;
+        before = c;
+        before_row = c_row;
+    } while (left > 0);
 }
 
 static void tile_rows(int rows, const struct tile *tile)
@@ -341,20 +362,26 @@ static void tile_column(int rows, struct tile tile)
    waits four cycles for each. */
 static void tile_row(const struct tile *tile) { tile_of(1, 2 * WIDE, tile); }
 
+static void move_right(struct tile *tile, int columns)
+{
+    tile->b += columns;
+    tile->c += columns;
+    if (tile->scales != NULL)
+        tile->scales += columns;
+}
+
 /* width columns, in steps of NR; B and C have that many. */
 static void tile_columns(int rows, int width, struct tile tile)
 {
     int n = 0;
     for (; rows == 1 && n + 2 * NR <= width; n += 2 * NR) {
         tile_row(&tile);
-        tile.b += 2 * NR;
-        tile.c += 2 * NR;
+        move_right(&tile, 2 * NR);
         tile.next += 2 * (size_t)tile.depth * tile.step;
     }
     for (; n < width; n += NR) {
         tile_column(rows, tile);
-        tile.b += NR;
-        tile.c += NR;
+        move_right(&tile, NR);
         tile.next += (size_t)((rows + MR - 1) / MR * tile.depth) * tile.step;
     }
 }
@@ -508,22 +535,20 @@ INLINE uvec load_words(const void *data, size_t at)
     return *(const uvec_at *)((const uint32_t *)data + at);
 }
 
-/* Input j of the words as floats. */
-INLINE vec weights_of(const enum matrix_type type, uvec words, int j,
-                      vec scale)
+/* Input j of the words as floats; of INT8 its code. */
+INLINE vec weights_of(const enum matrix_type type, uvec words, int j)
 {
     if (type == MATRIX_F32)
         return (vec)words;
     if (type == MATRIX_BF16)
         return (vec)(j == 0 ? words << 16 : words & 0xffff0000u);
     const ivec codes = (ivec)(words << (24 - 8 * j)) >> 24;
-    return __builtin_convertvector(codes, vec) * scale;
+    return __builtin_convertvector(codes, vec);
 }
 
 INLINE void widen(const enum matrix_type type, const struct matrix *weight,
                   int n, int k, int depth, float *wide)
 {
-    const size_t groups = ((size_t)weight->in + GROUP - 1) / GROUP;
     const size_t panel = (size_t)n / PANEL;
     const int each = inputs_of(type);
     const size_t rows = ((size_t)weight->in + (size_t)each - 1)
@@ -531,14 +556,11 @@ INLINE void widen(const enum matrix_type type, const struct matrix *weight,
     for (int i = 0; i < depth; i += each)
         UNROLL for (int v = 0; v < PANEL; v += LANES) {
             const size_t row = panel * rows + (size_t)((k + i) / each);
-            const size_t group = panel * groups + (size_t)(k + i) / GROUP;
             const uvec words = load_words(weight->data,
                                           row * PANEL + (size_t)v);
-            const vec scale = type == MATRIX_INT8
-                ? load(weight->scales + group * PANEL + v) : splat(0);
             UNROLL for (int j = 0; j < each; j++)
                 store(wide + (i + j) * PANEL + v,
-                      weights_of(type, words, j, scale));
+                      weights_of(type, words, j));
         }
 }
 
@@ -592,6 +614,16 @@ static void fetch_words(const struct matrix *weight, int panel, int k,
     }
 }
 
+/* Those of input k, a multiple of 32; NULL without scales. */
+static const float *scales_of(const struct matrix *weight, int panel, int k)
+{
+    const size_t groups = ((size_t)weight->in + GROUP - 1) / GROUP;
+    if (weight->type != MATRIX_INT8)
+        return NULL;
+    return weight->scales
+           + ((size_t)panel * groups + (size_t)k / GROUP) * PANEL;
+}
+
 enum { AHEAD = 64 };    /* inputs */
 
 static void panel_few(const struct linear_call *call, int n)
@@ -608,6 +640,7 @@ static void panel_few(const struct linear_call *call, int n)
         tile.b = block_of_panel(weight, n, k, tile.depth, wide);
         fetch_words(weight, n / PANEL, weight->type == MATRIX_F32
                     ? k + AHEAD : k + tile.depth, PANEL / NR, &tile);
+        tile.scales = scales_of(weight, n / PANEL, k);
         tile_columns(call->rows, PANEL, tile);
     }
     finish_panel(call, sums, n, 0, call->rows);
@@ -635,6 +668,7 @@ static void panels_rows(const struct linear_call *call,
             tile.c = sums + (p - first) * each;
             fetch_words(call->weight, p + 1 < last ? p + 1 : first,
                         p + 1 < last ? k : k + tile.depth, tiles, &tile);
+            tile.scales = scales_of(call->weight, p, k);
             tile_columns(rows, PANEL, tile);
         }
     }
@@ -646,18 +680,18 @@ enum { VECTORS = PANEL / LANES, STREAMS = LANES / 4 };
 
 struct streams {
     const struct linear_call *call;
-    size_t groups, far;              /* of a panel: scales / 32, words */
-    vec sum[STREAMS][VECTORS], scale[STREAMS][VECTORS];
+    size_t far, ahead;               /* words: of a panel; to those fetched */
+    vec sum[STREAMS][VECTORS], group[STREAMS][VECTORS];
 };
 
-enum { WORDS_AHEAD = 512, SCALES_AHEAD = 8 * PANEL };
+enum { SCALES_AHEAD = 4 * PANEL };
 
 INLINE uvec words_at(const enum matrix_type type, const struct streams *s,
                      size_t at)
 {
     const uint32_t *words = s->call->weight->data;
     if (type != MATRIX_F32)
-        __builtin_prefetch(words + at + WORDS_AHEAD);
+        __builtin_prefetch(words + at + s->ahead);
     return load_words(words, at);
 }
 
@@ -676,8 +710,7 @@ INLINE void add_word(const enum matrix_type type, const int streams,
         const float x = s->call->in[k + j];
         UNROLL for (int p = 0; p < streams; p++)
             UNROLL for (int v = 0; v < VECTORS; v++)
-                s->sum[p][v] += weights_of(type, words[p][v], j,
-                                           s->scale[p][v]) * x;
+                s->group[p][v] += weights_of(type, words[p][v], j) * x;
     }
 }
 
@@ -687,26 +720,30 @@ INLINE void panels_row(const enum matrix_type type, const int streams,
     const struct matrix *weight = call->weight;
     const int in = weight->in, each = inputs_of(type);
     struct streams s = {.call = call,
-        .groups = ((size_t)in + GROUP - 1) / GROUP,
         .far = ((size_t)in + (size_t)each - 1) / (size_t)each * PANEL};
     size_t at = (size_t)n / PANEL * s.far;
     for (int first = 0; first < in; first += GROUP) {
-        const size_t g = (size_t)first / GROUP;
-        if (type == MATRIX_INT8)
-            UNROLL for (int p = 0; p < streams; p++)
-                UNROLL for (int v = 0; v < VECTORS; v++) {
-                    const float *scales = weight->scales
-                        + (((size_t)n / PANEL + (size_t)p) * s.groups + g) * PANEL
-                        + v * LANES;
-                    __builtin_prefetch(scales + SCALES_AHEAD);
-                    s.scale[p][v] = load(scales);
-                }
         const int last = in - first < GROUP ? in : first + GROUP;
+        enum { WORDS_AHEAD = 512 };
+        const bool here = first + WORDS_AHEAD / PANEL * each < in;
+        s.ahead = WORDS_AHEAD + (here ? 0 : (size_t)(streams - 1) * s.far);
+        UNROLL for (int p = 0; p < streams; p++)
+            UNROLL for (int v = 0; v < VECTORS; v++)
+                s.group[p][v] = type == MATRIX_INT8 ? splat(0) : s.sum[p][v];
         int k = first;
         for (; k + each <= last; k += each, at += PANEL)
             add_word(type, streams, &s, at, k, each);
         if (k < last)
             add_word(type, streams, &s, at, k, last - k);
+        UNROLL for (int p = 0; p < streams; p++)
+            UNROLL for (int v = 0; v < VECTORS; v++) {
+                if (type == MATRIX_INT8) {
+                    const float *scales = scales_of(weight, n / PANEL + p, first) + v * LANES;
+                    __builtin_prefetch(scales + SCALES_AHEAD);
+                    s.sum[p][v] = load(scales) * s.group[p][v] + s.sum[p][v];
+                } else
+                    s.sum[p][v] = s.group[p][v];
+            }
     }
     UNROLL for (int p = 0; p < streams; p++) {
         float sums[PANEL] ALIGNED;
