@@ -466,59 +466,53 @@ INLINE vec vfinish(enum finish finish, vec y, vec out)
     return y;
 }
 
-struct column {
-    const float *sums;    /* PANEL apart */
-    float *out;
-    vec bias;
-    int count;            /* lanes that there are */
-};
-
-INLINE void finish_column(const enum finish finish, const struct column *at,
-                          size_t stride, int rows)
+/* sums of outputs n … n + 31, as far as there are so many, to out */
+INLINE void finish_as(const enum finish finish, const struct matrix *weight,
+                      const float *sums, int n, float *out)
 {
-    const float *sums = at->sums;
-    float *out = at->out;
-    const vec bias = at->bias;
-    const int count = at->count;
-    for (int r = 0; r < rows; r++, sums += PANEL, out += stride) {
-        const vec y = load(sums) + bias;
-        if (count == LANES)
-            store(out, vfinish(finish, y, load(out)));
-        else
-            store_part(out, vfinish(finish, y, load_part(out, count)), count);
-    }
+    const float *bias = weight->bias;
+    const int width = weight->out - n;
+    UNROLL for (int v = 0; v < PANEL; v += LANES)
+        if (v + LANES <= width) {
+            const vec y = load(sums + v)
+                + (bias == NULL ? splat(0) : load(bias + n + v));
+            store(out + v, vfinish(finish, y, load(out + v)));
+        } else if (v < width) {
+            const int count = width - v;
+            const vec y = load(sums + v)
+                + (bias == NULL ? splat(0) : load_part(bias + n + v, count));
+            store_part(out + v, vfinish(finish, y, load_part(out + v, count)),
+                       count);
+        }
 }
 
-static void finish_column_as(const struct linear_call *call,
-                             const struct column *at, int rows)
+static void finish_outputs(const struct linear_call *call, const float *sums,
+                           int n, float *out)
 {
-    const size_t stride = call->out_stride;
+    const struct matrix *weight = call->weight;
     switch (call->finish) {
-    case FINISH_STORE: finish_column(FINISH_STORE, at, stride, rows); break;
-    case FINISH_ADD: finish_column(FINISH_ADD, at, stride, rows); break;
-    case FINISH_GELU: finish_column(FINISH_GELU, at, stride, rows); break;
+    case FINISH_STORE: finish_as(FINISH_STORE, weight, sums, n, out); break;
+    case FINISH_ADD: finish_as(FINISH_ADD, weight, sums, n, out); break;
+    case FINISH_GELU: finish_as(FINISH_GELU, weight, sums, n, out); break;
     case FINISH_GELU_TANH:
-        finish_column(FINISH_GELU_TANH, at, stride, rows);
+        finish_as(FINISH_GELU_TANH, weight, sums, n, out);
         break;
     case FINISH_SILU_MULTIPLY:
-        finish_column(FINISH_SILU_MULTIPLY, at, stride, rows);
+        finish_as(FINISH_SILU_MULTIPLY, weight, sums, n, out);
         break;
     }
 }
 
-/* sums [rows,PANEL] of outputs n … n + 31 -> rows row … of out */
-static void finish_panel(const struct linear_call *call, const float *sums,
-                         int n, int row, int rows)
+/* sums [panels][rows][PANEL] of the panels from output n on -> rows row … of
+   out */
+static void finish_panels(const struct linear_call *call, const float *sums,
+                          int n, int panels, int row, int rows)
 {
-    const int width = call->weight->out - n;
-    for (int v = 0; v < PANEL && v < width; v += LANES) {
-        const int count = width - v < LANES ? width - v : LANES;
-        const float *bias = call->weight->bias;
-        const struct column column = {
-            sums + v, call->out + (size_t)row * call->out_stride + n + v,
-            bias == NULL ? splat(0) : load_part(bias + n + v, count), count};
-        finish_column_as(call, &column, rows);
-    }
+    float *out = call->out + (size_t)row * call->out_stride + n;
+    for (int r = 0; r < rows; r++, sums += PANEL, out += call->out_stride)
+        for (int p = 0; p < panels; p++)
+            finish_outputs(call, sums + (size_t)(p * rows) * PANEL,
+                           n + p * PANEL, out + p * PANEL);
 }
 
 typedef uint32_t uvec_at
@@ -585,17 +579,16 @@ static const float *block_of_panel(const struct matrix *weight, int n, int k,
     return wide;
 }
 
+enum { FAR = 512 };    /* floats */
+
 /* to = the first depth floats of rows; rows begin stride and pitch apart */
-static void copy_inputs(const float *from, size_t stride, int rows, int depth,
-                        float *to, size_t pitch)
+static const float *copy_inputs(const float *from, size_t stride, int rows,
+                                int depth, float *to, size_t pitch)
 {
-    for (int r = 0; r < rows; r++, from += stride, to += pitch) {
-        int k = 0;
-        for (; k + LANES <= depth; k += LANES)
-            store(to + k, load(from + k));
-        for (; k < depth; k++)
-            to[k] = from[k];
-    }
+    for (int r = 0; r < rows; r++)
+        memcpy(to + (size_t)r * pitch, from + (size_t)r * stride,
+               (size_t)depth * sizeof *to);
+    return to;
 }
 
 /* From input k of the panel on, as many as the tiles' depth, by all of them
@@ -643,7 +636,7 @@ static void panel_few(const struct linear_call *call, int n)
         tile.scales = scales_of(weight, n / PANEL, k);
         tile_columns(call->rows, PANEL, tile);
     }
-    finish_panel(call, sums, n, 0, call->rows);
+    finish_panels(call, sums, n, 1, 0, call->rows);
 }
 
 static void panels_rows(const struct linear_call *call,
@@ -654,14 +647,17 @@ static void panels_rows(const struct linear_call *call,
     const int each = rows * PANEL;
     const int in = call->weight->in;
     const int tiles = (rows + MR - 1) / MR * (PANEL / NR);
-    struct tile tile = {.a = inputs, .a_row = (size_t)shape->depth,
+    const bool copies = call->in_stride % FAR == 0;
+    struct tile tile = {.a_row = copies ? (size_t)shape->depth
+                                        : call->in_stride,
                         .b_row = PANEL, .c_row = PANEL};
     for (int k = 0; k < in; k += shape->depth) {
         tile.depth = in - k < shape->depth ? in - k : shape->depth;
         tile.first = k == 0;
-        copy_inputs(call->in + (size_t)row * call->in_stride + k,
-                    call->in_stride, rows, tile.depth, inputs,
-                    (size_t)shape->depth);
+        tile.a = call->in + (size_t)row * call->in_stride + k;
+        if (copies)
+            tile.a = copy_inputs(tile.a, call->in_stride, rows, tile.depth,
+                                 inputs, (size_t)shape->depth);
         for (int p = first; p < last; p++) {
             tile.b = block_of_panel(call->weight, p * PANEL, k, tile.depth,
                                     wide);
@@ -672,8 +668,7 @@ static void panels_rows(const struct linear_call *call,
             tile_columns(rows, PANEL, tile);
         }
     }
-    for (int p = first; p < last; p++)
-        finish_panel(call, sums + (p - first) * each, p * PANEL, row, rows);
+    finish_panels(call, sums, first * PANEL, last - first, row, rows);
 }
 
 enum { VECTORS = PANEL / LANES, STREAMS = LANES / 4 };
@@ -749,7 +744,7 @@ INLINE void panels_row(const enum matrix_type type, const int streams,
         float sums[PANEL] ALIGNED;
         UNROLL for (int v = 0; v < VECTORS; v++)
             store(sums + v * LANES, s.sum[p][v]);
-        finish_panel(call, sums, n + p * PANEL, 0, 1);
+        finish_panels(call, sums, n + p * PANEL, 1, 0, 1);
     }
 }
 

@@ -1590,7 +1590,7 @@ static const struct test tests[] = {
     TEST(rows_of_any_number_agree_with_doubles, 2,
          "a tile of up to MR rows"),
     TEST(outputs_are_finished_as_they_should_be, 2,
-         "finish a vector of outputs in each row"),
+         "finish the outputs of a row"),
     TEST(a_long_sum_stays_within_its_bound, 2,
          "add the products of one input"),
     TEST(a_row_has_the_same_bits_alone_and_among_others, 2, SUMS),
