@@ -595,10 +595,13 @@ END_TEST
 
 static const int out_edges[] = {1, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128,
                                 129, 160, 383, 384, 385, 767, 768, 769};
-static const int in_edges[] = {1, 2, 3, 4, 5, 31, 32, 33, 63, 65, 383, 384,
-                               385, 767, 768, 769, 1537};
+static const int in_edges[] = {1, 2, 3, 4, 5, 31, 32, 33, 63, 65, 255, 256,
+                               257, 767, 768, 769, 1537,
+                               /* 3 less than a multiple of 512 is a stride
+                                  whose rows are copied */
+                               509, 1533};
 static const int row_edges[] = {1, 2, 5, 6, 7, 11, 12, 13, 23, 24, 25, 95, 96,
-                                97, 191, 192, 193};
+                                97, 263, 264, 265};
 
 #define COUNT(array) (sizeof (array) / sizeof (array)[0])
 
@@ -946,10 +949,10 @@ START_TEST(products_of_every_turn_agree_with_doubles)
     expect_product(&state, 14, 34, 383);
     expect_product(&state, 14, 34, 385);
     expect_product(&state, 14, 34, 769);
-    expect_product(&state, 191, 5, 10);
-    expect_product(&state, 193, 5, 10);
-    expect_product(&state, 5, 511, 10);
-    expect_product(&state, 5, 513, 10);
+    expect_product(&state, 263, 5, 10);
+    expect_product(&state, 265, 5, 10);
+    expect_product(&state, 5, 767, 10);
+    expect_product(&state, 5, 769, 10);
 }
 END_TEST
 
