@@ -117,16 +117,18 @@ $(FUZZERS): $(B)/fuzz-%: tests/fuzz/%.c $(wildcard tests/fuzz/*.h) \
     $(B)/libtinygpt.a
 	@$(CC) $(CFLAGS) -fsanitize=fuzzer -I$(B)/src $< $(B)/libtinygpt.a \
 	    $(LDLIBS) -o $@
-.PHONY: fuzzed
-fuzzed: $(FUZZERS)
-	@for f in $^; do name=$${f##*/fuzz-}; corpus=$(BUILD)/corpus/$$name; \
-	    mkdir -p $$corpus; $$f -runs=$(RUNS) -max_len=4096 -timeout=10 \
-	    -print_final_stats=1 -artifact_prefix=$(BUILD)/$$name- \
-	    $$(ls tests/fuzz/$$name.dict 2>/dev/null | sed 's/^/-dict=/') $$corpus \
-	    $$(ls -d tests/fuzz/seeds/$$name 2>/dev/null) > $$corpus.log 2>&1 \
+FUZZED := $(FUZZERS:$(B)/fuzz-%=fuzzed-%)
+.PHONY: fuzzed $(FUZZED)
+fuzzed: $(FUZZED)
+$(FUZZED): fuzzed-%: $(B)/fuzz-%
+	@corpus=$(BUILD)/corpus/$*; mkdir -p $$corpus; \
+	$< -runs=$(RUNS) -max_len=4096 -timeout=10 -print_final_stats=1 \
+	    -artifact_prefix=$(BUILD)/$*- \
+	    $$(ls tests/fuzz/$*.dict 2>/dev/null | sed 's/^/-dict=/') $$corpus \
+	    $$(ls -d tests/fuzz/seeds/$* 2>/dev/null) > $$corpus.log 2>&1 \
 	    || { tail -40 $$corpus.log; exit 1; }; \
-	    echo "$$name: $$(sed -n 's/^stat::number_of_executed_units: *//p' \
-	        $$corpus.log) inputs without a finding"; done
+	echo "$*: $$(sed -n 's/^stat::number_of_executed_units: *//p' \
+	    $$corpus.log) inputs without a finding"
 
 .PHONY: verdict program suites wrong-paths tier some-seeds
 program: $(B)/tinygpt ; @:

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "bench.h"
+#include "kept_memory.h"
 #include "thread_count.h"
 
 struct options {
@@ -255,6 +256,8 @@ static int run(const struct command *command, int argc, char **argv)
     const int status = read_options(command, argc, argv, &options);
     if (status != 0)
         return status;
+    if (options.wishes.what[BENCH_TRAIN])
+        kept_memory();
     done = options.open != NULL ? run_open(&options, &error)
                                 : run_bench(&options, &error);
     return done == STATUS_OK ? 0 : command_failure(command, &error);

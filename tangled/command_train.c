@@ -3,6 +3,7 @@
 #include "tokenizer.h"
 #include "tokenizer_files.h"
 #include "training.h"
+#include "kept_memory.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -303,6 +304,7 @@ static enum status train(struct run *run, struct error *error)
 {
     struct training *trainer = &run->trainer;
     enum status status = STATUS_OK;
+    kept_memory();
     while (status == STATUS_OK && !interrupted
            && trainer->adamw.step < trainer->settings.steps) {
         status = training_step(trainer, &run->loss, error);

@@ -113,6 +113,9 @@ static void tile_column(int rows, struct tile tile)
 {
     while (rows > 0) {
         const int here = rows < MR ? rows : MR;
+        for (int r = here; r < rows && r < here + MR; r++)
+            for (int v = 0; v < NR; v += LINE)
+                __builtin_prefetch(tile.c + (size_t)r * tile.c_row + v);
         tile_rows(here, &tile);
         tile.a += (size_t)here * tile.a_row;
         tile.c += (size_t)here * tile.c_row;

@@ -350,6 +350,9 @@ static void tile_column(int rows, struct tile tile)
 {
     while (rows > 0) {
         const int here = rows < MR ? rows : MR;
+        for (int r = here; r < rows && r < here + MR; r++)
+            for (int v = 0; v < NR; v += LINE)
+                __builtin_prefetch(tile.c + (size_t)r * tile.c_row + v);
         tile_rows(here, &tile);
         tile.a += (size_t)here * tile.a_row;
         tile.c += (size_t)here * tile.c_row;
@@ -435,14 +438,14 @@ static void turn(const float *in, size_t in_row, int rows, int columns,
 enum {
     DEPTH = 768,                /* inputs of a block, at most */
     INPUTS = 96 * 768,          /* floats: rows times inputs of a block */
-    SUMS = 24 * 96 * PANEL      /* panels that share them, times rows */
+    SUMS = 12 * 264 * PANEL     /* panels that share them, times rows */
 };
 
 /* Weights that have to be turned pay for it once for all rows of a block. */
 struct shape {
     int depth, rows, panels;
 };
-static const struct shape packed = {768, 96, 24}, turned = {384, 192, 12};
+static const struct shape packed = {768, 96, 24}, turned = {256, 264, 12};
 #define ALIGNED __attribute__((aligned(64)))
 
 struct linear_call {
@@ -845,7 +848,7 @@ static void linear(const struct matrix *weight, const float *in,
         many_rows(&call, large);
 }
 
-enum { DEEP = 384, TALL = 192 };    /* inputs and rows of a block */
+enum { DEEP = 384, TALL = 264 };    /* inputs and rows of a block */
 
 /* A: rows m …, inputs k …, [rows][DEEP] */
 static void block_of_a(const struct product *p, int m, int rows, int k,
@@ -865,17 +868,20 @@ static void block_of_b(const struct product *p, int n, int k, int depth,
 {
     const int left = p->n - n;
     const int width = left < PANEL ? left : PANEL;
-    if (p->b_turned)
+    if (p->b_turned) {
         turn(p->b + (size_t)n * p->b_stride + k, p->b_stride, width, depth,
              room, PANEL, PANEL);
-    else
-        for (int i = 0; i < depth; i++) {
-            float *to = room + i * PANEL;
-            memcpy(to, p->b + (size_t)(k + i) * p->b_stride + n,
-                   (size_t)width * sizeof *to);
-            memset(to + width, 0,
-                   (size_t)(PANEL - width) * sizeof *to);
-        }
+        return;
+    }
+    const float *from = p->b + (size_t)k * p->b_stride + n;
+    for (int i = 0; i < depth; i++, from += p->b_stride, room += PANEL) {
+        const float *later = from + 16 * p->b_stride;
+        for (int v = 0; v < PANEL; v += LINE)
+            __builtin_prefetch(later + v);
+        for (int v = 0; v < PANEL; v += LANES)
+            store(room + v, v + LANES <= width ? load(from + v)
+                  : v < width ? load_part(from + v, width - v) : splat(0));
+    }
 }
 
 static void narrow_panel(const struct product *p, int m, int n, int rows,
@@ -915,7 +921,7 @@ static void product_rows(const struct product *p, int m, int rows, int n0,
     }
 }
 
-enum { WIDE_MAX = 16 };    /* panels that share turned rows */
+enum { WIDE_MAX = 24 };    /* panels that share turned rows */
 
 static void product(const struct product *p)
 {

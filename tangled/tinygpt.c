@@ -28,6 +28,7 @@
 #include "command_kernels.h"
 #include "command_bench.h"
 #include "command_pack.h"
+#include "thread_wait.h"
 #include "command_audit.h"
 
 static const struct command *const commands[] = {
@@ -85,6 +86,7 @@ int main(int argc, char **argv)
 {
     int status = -1;
     signal(SIGPIPE, SIG_IGN);
+    thread_wait_for_a_moment(argv);
     if (argc > 1 && strcmp(argv[1], "--help") == 0) {
         print_help(stdout);
         status = 0;
