@@ -1,5 +1,4 @@
 #include "kernels.h"
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -10,7 +9,7 @@ static int omp_get_max_threads(void) { return 1; }
 
 /* 16 registers of 8 lanes: 12 hold sums */
 enum { LANES = 8, MR = 6 };
-#define IN_QUADS(a, b, c, d) a, b, c, d, a + 4, b + 4, c + 4, d + 4
+#define EVERY_OTHER(i) i, i + 2, i + 4, i + 6, i + 8, i + 10, i + 12, i + 14
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 /* a vector anywhere in an array of floats */
@@ -389,50 +388,45 @@ static void tile_columns(int rows, int width, struct tile tile)
     }
 }
 
-/* out [LANES,4] = in [4,LANES] turned */
-INLINE void turn_quads(const float *in, size_t in_row, float *out,
-                       size_t out_row)
+/* out [LANES,LANES] = in [rows,columns] turned, and 0 where there is none */
+INLINE void turn_square(const float *in, size_t in_row, int rows, int columns,
+                        float *out, size_t out_row)
 {
-    const vec a = load(in), b = load(in + in_row);
-    const vec c = load(in + 2 * in_row), d = load(in + 3 * in_row);
-    UNROLL for (size_t j = 0; j < 4; j++)
-        __builtin_prefetch(in + (j + 8) * in_row);
-    const vec p = __builtin_shufflevector(a, b,
-        IN_QUADS(0, LANES, 1, LANES + 1));
-    const vec q = __builtin_shufflevector(c, d,
-        IN_QUADS(0, LANES, 1, LANES + 1));
-    const vec r = __builtin_shufflevector(a, b,
-        IN_QUADS(2, LANES + 2, 3, LANES + 3));
-    const vec s = __builtin_shufflevector(c, d,
-        IN_QUADS(2, LANES + 2, 3, LANES + 3));
-    const vec columns[4] = {
-        __builtin_shufflevector(p, q, IN_QUADS(0, 1, LANES, LANES + 1)),
-        __builtin_shufflevector(p, q, IN_QUADS(2, 3, LANES + 2, LANES + 3)),
-        __builtin_shufflevector(r, s, IN_QUADS(0, 1, LANES, LANES + 1)),
-        __builtin_shufflevector(r, s, IN_QUADS(2, 3, LANES + 2, LANES + 3))};
-    UNROLL for (int j = 0; j < 4; j++) {
-        quad part[LANES / 4];
-        memcpy(part, &columns[j], sizeof part);
-        UNROLL for (int l = 0; l < LANES / 4; l++)
-            *(quad_at *)(out + (size_t)(4 * l + j) * out_row) = part[l];
+    vec a[LANES], b[LANES];
+    if (rows >= LANES && columns == LANES) {
+        UNROLL for (size_t i = 0; i < LANES; i++) {
+            a[i] = load(in + i * in_row);
+            __builtin_prefetch(in + (i + 2 * LANES) * in_row);
+        }
+    } else
+        for (int i = 0; i < LANES; i++)
+            a[i] = i < rows ? load_part(in + (size_t)i * in_row, columns)
+                            : splat(0);
+    UNROLL for (int round = 1; round < LANES; round *= 2) {
+        UNROLL for (int i = 0; i < LANES / 2; i++) {
+            b[i] = __builtin_shufflevector(a[2 * i], a[2 * i + 1],
+                                           EVERY_OTHER(0));
+            b[i + LANES / 2] = __builtin_shufflevector(
+                a[2 * i], a[2 * i + 1], EVERY_OTHER(1));
+        }
+        UNROLL for (int i = 0; i < LANES; i++)
+            a[i] = b[i];
     }
+    for (int i = 0; i < columns; i++)
+        store(out + (size_t)i * out_row, a[i]);
 }
 
 /* out [columns,width] = in [rows,columns] turned, with out_row floats from
-   one row to the next; what is behind rows is 0. width is a multiple of 4 */
+   one row to the next; what is behind rows is 0. width is a multiple of
+   LANES */
 static void turn(const float *in, size_t in_row, int rows, int columns,
                  float *out, size_t out_row, int width)
 {
-    for (int n = 0; n < width; n += 4) {
-        int i = 0;
-        for (; n + 4 <= rows && i + LANES <= columns; i += LANES)
-            turn_quads(in + (size_t)n * in_row + i, in_row,
-                       out + (size_t)i * out_row + n, out_row);
-        for (; i < columns; i++)
-            for (int j = n; j < n + 4; j++)
-                out[(size_t)i * out_row + (size_t)j]
-                    = j < rows ? in[(size_t)j * in_row + (size_t)i] : 0.0f;
-    }
+    for (int n = 0; n < width; n += LANES)
+        for (int i = 0; i < columns; i += LANES)
+            turn_square(n < rows ? in + (size_t)n * in_row + i : in, in_row,
+                        rows - n, columns - i < LANES ? columns - i : LANES,
+                        out + (size_t)i * out_row + n, out_row);
 }
 
 enum {
@@ -780,16 +774,20 @@ static int share(int count, int most, int unit)
     return ((count + parts - 1) / parts + unit - 1) / unit * unit;
 }
 
-/* panels a share, at most most, when there are blocks of rows of each */
-static int group_of(int panels, int most, int blocks)
+/* panels a share, at most most, when blocks have each of the rows */
+static int group_of(int panels, int most, int rows, int each)
 {
     const int threads = omp_get_max_threads();
-    int best = 1, least = INT_MAX;
+    int64_t least = INT64_MAX;
+    int best = 1;
     for (int group = most < panels ? most : panels; group > 0; group--) {
-        const int shares = blocks * ((panels + group - 1) / group);
-        const int load = (shares + threads - 1) / threads * group;
-        if (load < least) {
-            least = load;
+        const int shares = (panels + group - 1) / group;
+        const int whole = rows / each * shares;
+        int64_t load = (int64_t)(whole + threads - 1) / threads * each;
+        if (whole % threads == 0)
+            load += (shares + threads - 1) / threads * (rows % each);
+        if (load * group < least) {
+            least = load * group;
             best = group;
         }
     }
@@ -823,8 +821,7 @@ static void many_rows(const struct linear_call *call, bool large)
         ? &turned : &packed;
     const int rows = call->rows, each = share(rows, shape->rows, MR);
     const int panels = (call->weight->out + PANEL - 1) / PANEL;
-    const int group = group_of(panels, shape->panels,
-                               (rows + each - 1) / each);
+    const int group = group_of(panels, shape->panels, rows, each);
     #pragma omp parallel for collapse(2) schedule(dynamic) if (large)
     for (int row = 0; row < rows; row += each)
         for (int p = 0; p < panels; p += group)
@@ -856,7 +853,7 @@ static void block_of_a(const struct product *p, int m, int rows, int k,
 {
     if (p->a_turned)
         turn(p->a + (size_t)k * p->a_stride + m, p->a_stride, depth, rows,
-             room, DEEP, (depth + 3) / 4 * 4);
+             room, DEEP, (depth + LANES - 1) / LANES * LANES);
     else
         copy_inputs(p->a + (size_t)m * p->a_stride + k, p->a_stride, rows,
                     depth, room, DEEP);
@@ -933,7 +930,7 @@ static void product(const struct product *p)
                    (size_t)p->n * sizeof *p->c);
     const int rows = share(p->m, TALL, MR);
     const int columns = PANEL * group_of((p->n + PANEL - 1) / PANEL, WIDE_MAX,
-                                         (p->m + rows - 1) / rows);
+                                         p->m, rows);
     const bool large = (int64_t)p->m * p->n * p->k > SMALL;
     #pragma omp parallel for collapse(2) schedule(dynamic) if (large)
     for (int m = 0; m < p->m; m += rows)
