@@ -393,12 +393,13 @@ INLINE void turn_square(const float *in, size_t in_row, int rows, int columns,
                         float *out, size_t out_row)
 {
     vec a[LANES], b[LANES];
-    if (rows >= LANES && columns == LANES) {
-        UNROLL for (size_t i = 0; i < LANES; i++) {
-            a[i] = load(in + i * in_row);
-            __builtin_prefetch(in + (i + 2 * LANES) * in_row);
+    if (columns == LANES)
+        UNROLL for (int i = 0; i < LANES; i++) {
+            const float *row = in + (size_t)i * in_row;
+            a[i] = i < rows ? load(row) : splat(0);
+            __builtin_prefetch(row + 2 * LANES * in_row);
         }
-    } else
+    else
         for (int i = 0; i < LANES; i++)
             a[i] = i < rows ? load_part(in + (size_t)i * in_row, columns)
                             : splat(0);
