@@ -247,15 +247,18 @@ coverage: $(TANGLE)  ## lines of the tangled C that the suites reach
 
 # What is timed is no part of make check. The book's figures are drawn from
 # what this wrote into figures/ on an idle machine: make bench BENCH=figures.
-# BENCH_RUN='chrt -f 20' goes before each command.
+# BENCH_RUN='chrt -f 20' goes before each command. Threads wait as they do
+# without make.
 BENCH     ?= build/bench
 BENCH_RUN ?=
+ALONE     := env -u OMP_WAIT_POLICY
 BENCH_ALL := --what decode,prefill,batch,train,load --threads 1,2
 .PHONY: bench bench-peers bench-build
 bench: compile  ## a model beside the machine's limits, and two figures
 	@mkdir -p $(BENCH)
-	@run() { echo "tinygpt bench $${*:2}"; $(BENCH_RUN) build/bin/tinygpt \
-	    bench "$${@:2}" --json > $(BENCH)/21c-$$1.json.new && \
+	@run() { echo "tinygpt bench $${*:2}"; \
+	    $(ALONE) $(BENCH_RUN) build/bin/tinygpt bench "$${@:2}" \
+	    --json > $(BENCH)/21c-$$1.json.new && \
 	    mv $(BENCH)/21c-$$1.json.new $(BENCH)/21c-$$1.json; }; \
 	run bench $(BENCH_ALL) --weights f32,bf16,int8 && \
 	run llama $(BENCH_ALL) --shape llama-110m --weights f32,int8 && \
@@ -268,7 +271,7 @@ bench: compile  ## a model beside the machine's limits, and two figures
 PEER_ROUNDS ?= 3
 bench-peers: compile  ## PyTorch, OpenBLAS and oneDNN on the same shapes
 	@CC='$(CC)' LAST=$(LAST) LIBS='$(LDLIBS)' BENCH_RUN='$(BENCH_RUN)' \
-	    tests/bench/peers.sh build/bench $(PEER_ROUNDS)
+	    $(ALONE) tests/bench/peers.sh build/bench $(PEER_ROUNDS)
 
 bench-build: tools  ## from an edit to a verdict, for every chapter
 	@mkdir -p build/bench
