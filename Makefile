@@ -79,6 +79,12 @@ NW_N    := $(shell printf '%s\n' $(CHAPTERS) | awk -F'[/-]' '$$2 + 0 <= $(N)')
 SUITES  := $(patsubst tests/%.c,$(B)/%,$(if $(ALL),\
     $(wildcard tests/suite_*.c),$(wildcard tests/suite_$(N).c \
     tests/suite_$(N)[a-z].c)))
+# SHARE=n: one suite in n, from a first one that the clock chooses
+SHARE   ?=
+ifneq ($(SHARE),)
+SUITES  := $(shell printf '%s\n' $(SUITES) | awk -v n=$(SHARE) \
+    -v now="$$(date +%s)" 'NR % n == now % n')
+endif
 SUPPORT := $(patsubst tests/%.c,$(B)/%.o,$(wildcard tests/support/*.c))
 
 # names the files that the chapters give; make starts over when it changes
@@ -219,7 +225,7 @@ tsan: $(TANGLE)  ## the suites of the kernels under ThreadSanitizer
 	+@TSAN_OPTIONS=ignore_noninstrumented_modules=1 CK_FORK=no \
 	 $(ONE)=21 VARIANT=tsan CC=clang OPTIMIZE=-O1 \
 	 EXTRA='-fsanitize=thread' program verdict
-valgrind: $(TANGLE)  ## every suite under valgrind
+valgrind: $(TANGLE)  ## every suite under valgrind (SHARE=n: one in n)
 	+@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
 	 RUN='valgrind -q --leak-check=full --show-leak-kinds=definite \
 	 --errors-for-leak-kinds=definite --error-exitcode=9' program verdict

@@ -58,7 +58,8 @@ for round in $(seq "$rounds"); do
             OMP_NUM_THREADS=$threads OPENBLAS_NUM_THREADS=$threads \
                 ${BENCH_RUN:-} "$out/$name" "$threads" 1 64 512 1024
         done
-        [ -z "$torch" ] || OMP_NUM_THREADS=$threads \
+        # its two pools of threads spin against each other unless they sleep
+        [ -z "$torch" ] || OMP_NUM_THREADS=$threads OMP_WAIT_POLICY=passive \
             OPENBLAS_NUM_THREADS=$threads ${BENCH_RUN:-} "$torch" \
             "$here/torch_peer.py" "$threads" ${what//,/ }
     done >> "$out/peers.lines"
