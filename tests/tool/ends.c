@@ -174,6 +174,11 @@ int resolve(const char *word, ...)
     return status;
 }
 
+int grade_on_known_data(const char *stage_key)
+{
+    return resolve("grade", stage_key, "--seed", "1", NULL);
+}
+
 bool has_line(const char *text, const char *line)
 {
     const size_t length = strlen(line);

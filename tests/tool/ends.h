@@ -26,6 +26,8 @@ extern struct stages stages;
 /* Runs the tool with these words, the last of them NULL, and waits. Returns
    its exit status, or 128 and the signal. Fails when it takes too long. */
 int resolve(const char *word, ...);
+/* Grades on the data of make check; other data are make seeds' business. */
+int grade_on_known_data(const char *stage_key);
 /* The last run's stdout and stderr, and how many seconds it took. */
 extern char *said, *complained;
 extern double took;

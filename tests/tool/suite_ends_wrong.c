@@ -111,7 +111,7 @@ static char *try_path(const char *slug)
     prepare(stage);
     tangle_into(below("wrong"), slug, stage->chapter);
     struct list changed = exchange(stage, below("wrong"));
-    int status = resolve("grade", stage->key, NULL);
+    int status = grade_on_known_data(stage->key);
     char *owner = read_text(below("wrong/.owner"));
     owner[strcspn(owner, "\n")] = '\0';
     cJSON *last = log_last();
@@ -180,7 +180,7 @@ START_TEST(every_wrong_path_is_routed_to_its_owner)
     ck_assert_msg(*others == '\0', "%s", others);
     if (broken > 0)
         exit(1);        /* the worker has said why */
-    ck_assert_int_gt(shared->graded, 50);
+    ck_assert_uint_gt((size_t)shared->graded * shared->step, 400);
 }
 END_TEST
 
