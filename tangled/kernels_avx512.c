@@ -53,7 +53,6 @@ INLINE void store_part(float *p, vec v, int count)
 }
 
 typedef float quad __attribute__((vector_size(16)));
-typedef float quad_at __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t iquad __attribute__((vector_size(16)));
 
 enum { PARTS = 16, VECS = PARTS / LANES };
@@ -524,6 +523,13 @@ INLINE int inputs_of(const enum matrix_type type)
     return type == MATRIX_F32 ? 1 : type == MATRIX_BF16 ? 2 : 4;
 }
 
+/* words of an output */
+INLINE size_t words_of(const struct matrix *weight)
+{
+    const int each = inputs_of(weight->type);
+    return ((size_t)weight->in + (size_t)each - 1) / (size_t)each;
+}
+
 INLINE uvec load_words(const void *data, size_t at)
 {
     return *(const uvec_at *)((const uint32_t *)data + at);
@@ -545,11 +551,10 @@ INLINE void widen(const enum matrix_type type, const struct matrix *weight,
 {
     const size_t panel = (size_t)n / PANEL;
     const int each = inputs_of(type);
-    const size_t rows = ((size_t)weight->in + (size_t)each - 1)
-                        / (size_t)each;
     for (int i = 0; i < depth; i += each)
         UNROLL for (int v = 0; v < PANEL; v += LANES) {
-            const size_t row = panel * rows + (size_t)((k + i) / each);
+            const size_t row = panel * words_of(weight)
+                               + (size_t)((k + i) / each);
             const uvec words = load_words(weight->data,
                                           row * PANEL + (size_t)v);
             UNROLL for (int j = 0; j < each; j++)
@@ -597,12 +602,11 @@ static void fetch_words(const struct matrix *weight, int panel, int k,
                         int tiles, struct tile *tile)
 {
     const int each = inputs_of(weight->type);
-    const size_t rows = ((size_t)weight->in + (size_t)each - 1)
-                        / (size_t)each;
     tile->next = weight->data;
     tile->step = 0;
     if (weight->layout == MATRIX_PANELS) {
-        tile->next += ((size_t)panel * rows + (size_t)(k / each)) * PANEL;
+        tile->next += ((size_t)panel * words_of(weight)
+                       + (size_t)(k / each)) * PANEL;
         tile->step = (size_t)((PANEL / each + tiles - 1) / tiles);
     }
 }
@@ -714,8 +718,7 @@ INLINE void panels_row(const enum matrix_type type, const int streams,
 {
     const struct matrix *weight = call->weight;
     const int in = weight->in, each = inputs_of(type);
-    struct streams s = {.call = call,
-        .far = ((size_t)in + (size_t)each - 1) / (size_t)each * PANEL};
+    struct streams s = {.call = call, .far = words_of(weight) * PANEL};
     size_t at = (size_t)n / PANEL * s.far;
     for (int first = 0; first < in; first += GROUP) {
         const int last = in - first < GROUP ? in : first + GROUP;

@@ -201,6 +201,37 @@ START_TEST(the_pack_command_refuses_what_it_cannot_write)
 }
 END_TEST
 
+/* How often the library of OpenMP says, when it starts, that a thread asks
+   5000 times; -1 if it is one that does not say such things. */
+static int starts_that_ask_5000_times(const char *environment)
+{
+    char line[1200], said[256];
+    snprintf(line, sizeof line, "env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT"
+             " OMP_DISPLAY_ENV=verbose %s '%s' --help 2>&1 | grep SPINCOUNT",
+             environment, harness_program());
+    FILE *pipe = popen(line, "r");
+    ck_assert_ptr_nonnull(pipe);
+    int lines = 0, count = 0;
+    while (fgets(said, sizeof said, pipe) != NULL) {
+        lines++;
+        count += strstr(said, "'5000'") != NULL;
+    }
+    pclose(pipe);
+    return lines == 0 ? -1 : count;
+}
+
+START_TEST(threads_wait_for_a_moment_unless_somebody_says_how)
+{
+    const int begun_again = starts_that_ask_5000_times("");
+    if (begun_again < 0)
+        return;
+    ck_assert_int_eq(begun_again, 1);
+    ck_assert_int_eq(starts_that_ask_5000_times("GOMP_SPINCOUNT=77"), 0);
+    ck_assert_int_eq(starts_that_ask_5000_times("OMP_WAIT_POLICY=passive"),
+                     0);
+}
+END_TEST
+
 static const struct test tests[] = {
     TEST(names_are_looked_up_where_they_were_said, 2,
          "find the table of that name"),
@@ -215,6 +246,8 @@ static const struct test tests[] = {
          "let the speaker's lm be an engine"),
     TEST(fewer_bits_speak_too_and_do_not_mix, 2,
          "let the speaker's lm be an engine"),
+    TEST(threads_wait_for_a_moment_unless_somebody_says_how, 2,
+         "settle how threads wait"),
     TEST(the_pack_command_refuses_what_it_cannot_write, 2,
          "read the options of the pack command"),
 };
