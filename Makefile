@@ -67,6 +67,8 @@ LINES    ?= --lines
 # what the suites' made-up inputs depend on, for a verdict of its own
 SEED     ?=
 TRY      := $(SEED:%=-%)
+# a number that every drawn choice follows from; without it, each run's own
+DRAW     ?=
 
 .PHONY: all
 all: tangled check book  ## tangle, compile, check and weave everything
@@ -79,11 +81,11 @@ NW_N    := $(shell printf '%s\n' $(CHAPTERS) | awk -F'[/-]' '$$2 + 0 <= $(N)')
 SUITES  := $(patsubst tests/%.c,$(B)/%,$(if $(ALL),\
     $(wildcard tests/suite_*.c),$(wildcard tests/suite_$(N).c \
     tests/suite_$(N)[a-z].c)))
-# SHARE=n: one suite in n, from a first one that the clock chooses
+# SHARE=n: one suite in n, from a first one that is drawn
 SHARE   ?=
 ifneq ($(SHARE),)
 SUITES  := $(shell printf '%s\n' $(SUITES) | awk -v n=$(SHARE) \
-    -v now="$$(date +%s)" 'NR % n == now % n')
+    -v drawn=$(or $(DRAW),$(shell date +%s)) 'NR % n == drawn % n')
 endif
 SUPPORT := $(patsubst tests/%.c,$(B)/%.o,$(wildcard tests/support/*.c))
 
@@ -128,9 +130,9 @@ FUZZED := $(FUZZERS:$(B)/fuzz-%=fuzzed-%)
 fuzzed: $(FUZZED)
 $(FUZZED): fuzzed-%: $(B)/fuzz-%
 	@corpus=$(BUILD)/corpus/$*; mkdir -p $$corpus; \
-	$< -runs=$(RUNS) -max_len=4096 -timeout=10 -print_final_stats=1 \
-	    -artifact_prefix=$(BUILD)/$*- \
-	    $$(ls tests/fuzz/$*.dict 2>/dev/null | sed 's/^/-dict=/') $$corpus \
+	$< -runs=$(RUNS) $(DRAW:%=-seed=%) -max_len=4096 -timeout=10 \
+	    -print_final_stats=1 -artifact_prefix=$(BUILD)/$*- $$corpus \
+	    $$(ls tests/fuzz/$*.dict 2>/dev/null | sed 's/^/-dict=/') \
 	    $$(ls -d tests/fuzz/seeds/$* 2>/dev/null) > $$corpus.log 2>&1 \
 	    || { tail -40 $$corpus.log; exit 1; }; \
 	echo "$*: $$(sed -n 's/^stat::number_of_executed_units: *//p' \
@@ -152,7 +154,9 @@ tier: $(SUITES)
 	    --chunks $(B)/src/.places || failed=1; done; exit $$failed
 some-seeds: $(SUITES)
 	@for k in $$(seq $(SEEDS)); do \
-	    seed=$$(od -An -N8 -tu8 /dev/urandom | tr -d ' '); \
+	    seed=$$({ [ -z "$(DRAW)" ] && head -c 8 /dev/urandom \
+	        || echo "$(DRAW) $$k" | sha256sum; } \
+	        | od -An -N8 -tu8 | tr -d ' '); \
 	    for s in $^; do $$s --seed $$seed --chunks $(B)/src/.places \
 	        > $(B)/seeds.log 2>&1 || { cat $(B)/seeds.log; \
 	        echo "again: $$s --seed $$seed"; exit 1; }; done; done; \
@@ -206,7 +210,7 @@ compile: tools  ## compile the program and every suite
 check: chapter-$(LAST)  ## run every suite against the whole book
 	+@$(ONE)=$(LAST) ALL=1 verdict
 check-every: $(STAGES:%=chapter-%)  ## chapter-1, chapter-2, ... each alone
-seeds: compile  ## every suite with SEEDS=20 random seeds
+seeds: compile  ## every suite with SEEDS=20 random seeds (DRAW=n: again)
 	+@$(ONE)=$(LAST) ALL=1 SEEDS=$(SEEDS) some-seeds
 tier-%: compile  ## tier-0 .. tier-3: the tests of one tier of the lab
 	+@$(ONE)=$(LAST) ALL=1 TIER=$* tier

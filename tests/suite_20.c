@@ -1167,6 +1167,8 @@ START_TEST(a_row_within_its_bound_counts_among_the_largest)
 }
 END_TEST
 
+/* The row of logits is spoiled as well: attention may give the spoiled key no
+   weight, and the walk would go on to a later row. */
 START_TEST(the_first_layer_that_differs_is_named)
 {
     struct families families = families_new();
@@ -1178,7 +1180,8 @@ START_TEST(the_first_layer_that_differs_is_named)
                 struct text_of_noise text;
                 struct spoiler spoiler = spoiler_new(lm, N);
                 noise_text(&text, 255, 4, 9);
-                spoiler.before = 1 + noise_below(&state, 7);
+                spoiler.before = spoiler.at = 1 + noise_below(&state, 7);
+                spoiler.put = 1e6f;
                 spoiler.layer = layer;
                 spoiler.value = part;
                 spoiler.head = noise_below(&state, lm->cache.n_kv_heads);

@@ -2,7 +2,7 @@
    attempt. Its grade fails, and the first owner in the log is whom the path
    names. Two processes share the work, each with a place of its own. With
    ENDS_SHARE=N in the environment one path in N is tried, from a first one
-   that the clock chooses. */
+   that follows from DRAW, or from the clock. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdio.h>
@@ -158,11 +158,12 @@ START_TEST(every_wrong_path_is_routed_to_its_owner)
 {
     struct shared *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE,
                                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    const char *share = getenv("ENDS_SHARE");
+    const char *share = getenv("ENDS_SHARE"), *drawn = getenv("DRAW");
     int status, broken = 0;
     ck_assert(shared != MAP_FAILED);
     shared->step = share != NULL && atoi(share) > 1 ? (size_t)atoi(share) : 1;
-    shared->next = (size_t)time(NULL) % shared->step;
+    shared->next = (drawn != NULL ? (size_t)strtoul(drawn, NULL, 10)
+                                  : (size_t)time(NULL)) % shared->step;
     for (int worker = 0; worker < WORKERS; worker++) {
         pid_t child = fork();
         ck_assert_int_ge(child, 0);
