@@ -11,6 +11,10 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# a job for each core, unless make was told how many, or goals go in order
+ifeq ($(MAKELEVEL)$(filter clean tangled,$(MAKECMDGOALS)),0)
+MAKEFLAGS += -j$(shell nproc)
+endif
 # Suites run beside each other; a thread that waits for another sleeps.
 export OMP_WAIT_POLICY ?= passive
 close := )
@@ -55,9 +59,10 @@ KERNELS  ?=
 flags_kernels := $(KERNELS:%=-DKERNELS='"%"')
 CHECK_CFLAGS := $(shell pkg-config --cflags check 2>/dev/null)
 CHECK_LIBS   := $(shell pkg-config --libs check 2>/dev/null || echo -lcheck)
-# the suites count allocations and make the n-th fail: tests/support
+# the suites count allocations and make the n-th fail, and note assertions in
+# memory: tests/support
 WRAP     := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free \
-            -Wl,--wrap=mmap,--wrap=munmap
+            -Wl,--wrap=mmap,--wrap=munmap,--wrap=_mark_point
 
 VARIANT  ?=
 BUILD    := build$(VARIANT:%=/%)$(KERNELS:%=/kernels-%)
@@ -335,7 +340,7 @@ HARNESS := tests/support/harness.c tests/support/harness.h Makefile
 build/harness/sample build/harness/sample-early: tests/tool/sample.c $(HARNESS)
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) $(if $(findstring early,$@),-DEARLY) \
-	    -Itests $(filter %.c,$^) $(CHECK_LIBS) -o $@
+	    -Wl,--wrap=_mark_point -Itests $(filter %.c,$^) $(CHECK_LIBS) -o $@
 build/harness/suite_harness: tests/tool/suite_harness.c $(HARNESS)
 	@mkdir -p $(@D)
 	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -Itests $(filter %.c,$^) $(CHECK_LIBS) \

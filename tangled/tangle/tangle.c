@@ -191,10 +191,12 @@ static bool expand_roots(const struct request *request, char **roots,
 /* The next line that counts; NULL at the end. */
 static char *next_line(FILE *file, char **line, size_t *room, bool numbers)
 {
-    do
+    const char *text;
+    do {
         if (getline(line, room, file) < 0)
             return NULL;
-    while (numbers && strncmp(*line, "#line ", 6) == 0);
+        text = *line + strspn(*line, " ");
+    } while (numbers && strncmp(text, "#line ", 6) == 0);
     return *line;
 }
 

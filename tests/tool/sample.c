@@ -53,6 +53,14 @@ END_TEST
 START_TEST(aborts) { abort(); }
 END_TEST
 
+START_TEST(crashes_behind_an_assertion)
+{
+    ck_assert_int_gt(printf("line %d\n", __LINE__), 0);
+
+    raise(SIGSEGV);
+}
+END_TEST
+
 /* It would keep the suite's output open for an hour. */
 START_TEST(leaves_a_child)
 {
@@ -103,6 +111,7 @@ static const struct test tests[] = {
     TEST(fails_at_length, 1, "a failure"),
     TEST(crashes, 1, "a crash"),
     TEST(aborts, 1, "a crash"),
+    TEST(crashes_behind_an_assertion, 1, "a crash"),
     TEST(leaves_a_child, 2, "a good end"),
     TEST(writes_megabytes, 2, "a good end"),
     TEST(asks_for_the_program, 2, "a failure"),

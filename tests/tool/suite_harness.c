@@ -105,8 +105,19 @@ START_TEST(failures_and_crashes_are_told_apart)
                 "\ta\\tb\\\\c\\nd");
     expect_line("crashes", "1\terror\ta crash", "signal 11");
     expect_line("aborts", "1\terror\ta crash", "signal 6");
-    expect_end("4");
-    expect_last_words("the sample: 0 passed, 4 failed (seed 12)\n");
+    expect_end("5");
+    expect_last_words("the sample: 0 passed, 5 failed (seed 12)\n");
+}
+END_TEST
+
+START_TEST(a_crash_is_behind_the_last_assertion_that_held)
+{
+    ck_assert_int_eq(sample("", " --only crashes_behind_an_assertion"), 1);
+    const char *line = strstr(said, "line "),
+               *place = strstr(line_of("crashes_behind_an_assertion"), ".c:");
+    ck_assert(line != NULL && place != NULL);
+    ck_assert_int_gt(strtol(line + 5, NULL, 10), 0);
+    ck_assert_int_eq(strtol(place + 3, NULL, 10), strtol(line + 5, NULL, 10));
 }
 END_TEST
 
@@ -232,6 +243,7 @@ END_TEST
 static const struct test tests[] = {
     TEST(only_a_test_that_returned_has_passed, 0, "harness"),
     TEST(failures_and_crashes_are_told_apart, 0, "harness"),
+    TEST(a_crash_is_behind_the_last_assertion_that_held, 0, "harness"),
     TEST(a_long_message_is_cut_between_characters, 0, "harness"),
     TEST(a_child_left_behind_is_stopped, 0, "harness"),
     TEST(megabytes_of_output_leave_the_report_alone, 0, "harness"),
