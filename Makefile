@@ -208,7 +208,9 @@ chapter-%: $(TANGLE)  ## chapter-N: tangle chapters 1..N, compile, run suite N
 	@$(IS_STAGE)
 	+@$(ONE)=$* verdict
 # Goals that share a directory wait for each other, also under make -j.
+ifneq ($(MAKECMDGOALS),chapter-$(LAST))
 chapter-$(LAST): compile
+endif
 compile: tools  ## compile the program and every suite
 	+@$(ONE)=$(LAST) ALL=1 program suites
 	@mkdir -p build/bin; cp -u build/$(LAST)/tinygpt build/bin/tinygpt

@@ -23,7 +23,7 @@ weave_nw    := $(shell grep -l '^<<weave/' $(NW) /dev/null)
 weave_lua   := build/tool/weave/weave.lua
 
 .PHONY: html pdf book check-links weave-force
-book: html pdf  ## weave the HTML pages and the PDF
+book: pdf html  ## weave the HTML pages and the PDF
 html: $(weave_html) $(weave_style)  ## weave the HTML pages: build/html/
 	@for f in build/html/*.html; do case " $(weave_html) " in \
 	    *" $$f "*) ;; *) rm -f "$$f" ;; esac; done
@@ -64,6 +64,10 @@ build/html/%.html: build/weave/md/%.md book/style/page.html $(weave_lua)
 $(weave_style): build/html/%: book/style/%
 	@mkdir -p $(@D)
 	@cp $< $@
+# XeLaTeX takes longest: where both are woven, what it reads comes first
+ifneq ($(filter all book,$(or $(MAKECMDGOALS),all)),)
+$(weave_html): | $(weave_tex)
+endif
 build/weave/tex/%.tex: build/weave/md/%.md $(weave_lua)
 	@$(weave_pandoc) -t latex --top-level-division=chapter $< -o $@.new \
 	    && mv $@.new $@

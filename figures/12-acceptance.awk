@@ -1,11 +1,11 @@
-# What book/draft is worth to book/checkpoint: for each K a line with the
+# What book/draft is worth to book/checkpoint: for each K in ARGV a line with the
 # acceptance in percent and the tokens a call of the target, at temperatures 0,
 # 0.5 and 1. Ten prompts, each continued by 100 tokens; two seeds when sampling.
 BEGIN {
     prompts = split("The cache |#include |static enum status |The mask |if (status == STATUS_OK|    for (int b = 0; b < |a row of the |A wrong path |return |struct tensor ", prompt, "|")
     temperatures = split("0 0.5 1", temperature, " ")
-    for (k = 1; k <= 8; k++) {
-        line = k
+    for (a = 1; a < ARGC; a++) {
+        line = k = ARGV[a]
         for (t = 1; t <= temperatures; t++) {
             accepted = proposed = rounds = tokens = 0
             for (p = 1; p <= prompts; p++)

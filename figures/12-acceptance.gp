@@ -1,7 +1,8 @@
 # Acceptance and tokens a call against K; see 12-acceptance.awk.
 set terminal svg size 680,320 font "Helvetica,12"
 set print $measured
-print system("awk -f figures/12-acceptance.awk")
+print system("seq 8 | OMP_NUM_THREADS=1 xargs -n 1 -P $(nproc) ".\
+             "awk -f figures/12-acceptance.awk | sort -n")
 unset print
 set border 3 lc rgb "#888888"; set tics nomirror
 set xlabel "K, proposals a round"; set xrange [0.7:8.3]; set xtics 1
