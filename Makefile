@@ -271,16 +271,18 @@ BENCH_RUN ?=
 ALONE     := env -u OMP_WAIT_POLICY
 BENCH_ALL := --what decode,prefill,batch,train,load --threads 1,2
 .PHONY: bench bench-peers bench-build
-bench: compile  ## a model beside the machine's limits, and two figures
+bench: compile  ## kernels and a model beside the machine's limits
 	@mkdir -p $(BENCH)
-	@run() { echo "tinygpt bench $${*:2}"; \
-	    $(ALONE) $(BENCH_RUN) build/bin/tinygpt bench "$${@:2}" \
-	    --json > $(BENCH)/21c-$$1.json.new && \
-	    mv $(BENCH)/21c-$$1.json.new $(BENCH)/21c-$$1.json; }; \
-	run bench $(BENCH_ALL) --weights f32,bf16,int8 && \
-	run llama $(BENCH_ALL) --shape llama-110m --weights f32,int8 && \
-	run ladder --what decode,prefill --weights rows --threads 1 \
-	    --kernels all --prompt 512 --repeats 3
+	@run() { echo "tinygpt $${*:2}"; \
+	    $(ALONE) $(BENCH_RUN) build/bin/tinygpt "$${@:2}" \
+	    --json > $(BENCH)/$$1.json.new && \
+	    mv $(BENCH)/$$1.json.new $(BENCH)/$$1.json; }; \
+	run 21-ladder kernels --rounds 21 && \
+	run 21c-bench bench $(BENCH_ALL) --weights f32,bf16,int8 && \
+	run 21c-llama bench $(BENCH_ALL) --shape llama-110m \
+	    --weights f32,int8 && \
+	run 21c-ladder bench --what decode,prefill --weights rows \
+	    --threads 1 --kernels all --prompt 512 --repeats 3
 	@mkdir -p build/bench; for f in roofline ladder; do \
 	    BENCH=$(BENCH) gnuplot figures/21c-$$f.gp > build/bench/$$f.svg && \
 	    echo "build/bench/$$f.svg" || exit 1; done
@@ -289,6 +291,8 @@ PEER_ROUNDS ?= 3
 bench-peers: compile  ## PyTorch, OpenBLAS and oneDNN on the same shapes
 	@CC='$(CC)' LAST=$(LAST) LIBS='$(LDLIBS)' BENCH_RUN='$(BENCH_RUN)' \
 	    $(ALONE) tests/bench/peers.sh build/bench $(PEER_ROUNDS)
+	@mkdir -p $(BENCH); cp build/bench/peers.txt $(BENCH)/21c-peers.txt.new && \
+	    mv $(BENCH)/21c-peers.txt.new $(BENCH)/21c-peers.txt
 
 bench-build: tools  ## from an edit to a verdict, for every chapter
 	@mkdir -p build/bench

@@ -154,6 +154,7 @@ static enum status load_rounds(const char *path, const char *kernels,
             bench_series_add(&report->open[t], load->open);
             bench_series_add(&report->first[t], load->first);
             bench_series_add(&report->again[t], load->again);
+            bench_series_add(&report->decoded[t], load->decode);
         }
     return STATUS_OK;
 }

@@ -129,12 +129,15 @@ static void print_loads(FILE *out, const struct bench_report *report)
         const struct samples open = bench_series_samples(&report->open[t]);
         const struct samples first = bench_series_samples(&report->first[t]);
         const struct samples again = bench_series_samples(&report->again[t]);
+        const struct samples decoded = bench_series_samples(
+            &report->decoded[t]);
         const double start = samples_median(&open) + samples_median(&first);
         fprintf(out, "load, %d threads: open %.2f ms, the first %d tokens"
-                " %.2f ms, again %.2f ms: %.2f times\n",
+                " %.2f ms, again %.2f ms: %.2f times; a decode %.2f ms\n",
                 report->plan->threads[t], 1e3 * samples_median(&open),
                 LOAD_PROMPT, 1e3 * samples_median(&first),
-                1e3 * samples_median(&again), start / samples_median(&again));
+                1e3 * samples_median(&again), start / samples_median(&again),
+                1e3 * samples_median(&decoded));
     }
     fprintf(out, "memory of that process: weights %.1f MB, cache %.1f MB,"
             " other %.1f MB\n", load->weight_bytes / 1e6,
@@ -267,6 +270,7 @@ static void print_loads_json(FILE *out, const struct bench_report *report)
         print_series(out, "open", &report->open[t]);
         print_series(out, "first", &report->first[t]);
         print_series(out, "again", &report->again[t]);
+        print_series(out, "decode", &report->decoded[t]);
         fprintf(out, "}");
     }
     fprintf(out, "]");

@@ -18,7 +18,8 @@ struct bench_report {
     bool has_error[BENCH_WEIGHTS];
     struct bench_error errors[BENCH_WEIGHTS];
     struct bench_series open[BENCH_THREADS_MAX], first[BENCH_THREADS_MAX],
-        again[BENCH_THREADS_MAX];           /* of loads; count 0: none */
+        again[BENCH_THREADS_MAX], decoded[BENCH_THREADS_MAX];
+                                            /* of loads; count 0: none */
     struct bench_load load;                 /* the last of them */
 };
 

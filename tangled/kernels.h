@@ -30,7 +30,10 @@ struct product {
 };
 
 /* Causal attention of one row of a batch: query t of head h sees the slots
-   0 … length + t of head h / (H/Hk). Float d of a vector is at
+   0 … length + t of head h / (H/Hk), and weighs them with the softmax of
+   query · key / √D. T is at least 1, length at least 0; heads wider than 256
+   go by the plain loops. Where all scores are minus infinity the context is
+   NaN. Float d of a vector is at
    query[t*query_token + h*query_head + d], key[slot*slot_stride +
    (its head)*head_stride + d], value likewise. Later slots are not read.
    context must not overlap the others. */
@@ -43,7 +46,6 @@ struct attention_call {
     size_t slot_stride, head_stride;
     float *context;
     size_t context_token, context_head;
-    float *log_sums;   /* [T,H]: log of the sum of exp(score), or NULL */
 };
 
 struct kernels {

@@ -1259,9 +1259,6 @@ static void write_contexts(const struct attention_block *b)
         const float inverse = (float)(1 / b->sum[r]);
         for (int i = 0; i < call->head_dim; i++)
             to[i] = from[i] * inverse;
-        if (call->log_sums != NULL)
-            call->log_sums[place.token * (size_t)call->heads + place.head]
-                = (float)(b->largest[r] + log(b->sum[r]));
     }
 }
 

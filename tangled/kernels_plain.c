@@ -192,9 +192,6 @@ static void plain_query(const struct attention_call *call, int t, int h)
                           call->value + head + (size_t)j * call->slot_stride,
                           (size_t)call->head_dim);
     }
-    if (call->log_sums != NULL)
-        call->log_sums[(ptrdiff_t)t * call->heads + h]
-            = (float)(max + log(sum));
 }
 
 static void plain_attention(const struct attention_call *calls, int count)

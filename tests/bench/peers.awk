@@ -1,6 +1,6 @@
 # Lines of "name what threads slots tokens context seconds", several of each,
 # and limits as "limit what threads value". Prints medians side by side, and
-# how often the first name is as fast as the best of the others.
+# how many times as fast this program is as the best of the others.
 function median(key,    n, a, k, j, x) {
     n = split(values[key], a, " ")
     for (k = 2; k <= n; k++) {

@@ -1,6 +1,7 @@
 /* The linear layers of GPT-2's small model and nothing else: for each number
    of tokens all products of twelve layers, each with weights of its own, and
-   the head for one row. One text, compiled for the kernels of the book and for
+   the head for one row; then those of a training step of 256 tokens, forward,
+   for the inputs and for the weights, the head's for all rows. One text, compiled for the kernels of the book and for
    each library that is there:
 
        -DOPENBLAS   cblas_sgemm, and sgemv for one token
@@ -10,6 +11,7 @@
    Prints a line for each number of tokens:
    name what threads slots tokens context seconds */
 #define _DEFAULT_SOURCE
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +21,11 @@
 enum { C = 768, F = 3072, L = 12, V = 50257, PARTS = 4 * L + 1 };
 
 static const int shapes[4][2] = {{3 * C, C}, {C, C}, {F, C}, {C, F}};
+
+/* C [M,N] = A [M,K] · B [K,N], or C += with add; a turned operand is stored as
+   [K,M], or [N,K]. Each of them in one piece. */
+static void product(int m, int n, int k, const float *a, bool a_turned,
+                    const float *b, bool b_turned, bool add, float *c);
 
 #if defined OPENBLAS
 #include <cblas.h>
@@ -37,8 +44,15 @@ static void multiply(weight w, int out, int in, const float *x, int rows,
         cblas_sgemv(CblasRowMajor, CblasNoTrans, out, in, 1, w, in, x, 1, 0,
                     y, 1);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, out, in, 1,
-                    x, in, w, in, 0, y, out);
+        product(rows, out, in, x, false, w, true, false, y);
+}
+
+static void product(int m, int n, int k, const float *a, bool a_turned,
+                    const float *b, bool b_turned, bool add, float *c)
+{
+    cblas_sgemm(CblasRowMajor, a_turned ? CblasTrans : CblasNoTrans,
+                b_turned ? CblasTrans : CblasNoTrans, m, n, k, 1, a,
+                a_turned ? m : k, b, b_turned ? k : n, add ? 1 : 0, c, n);
 }
 #elif defined ONEDNN
 #include <dnnl.h>
@@ -53,7 +67,14 @@ static weight weight_of(const float *rows, int out, int in)
 static void multiply(weight w, int out, int in, const float *x, int rows,
                      float *y)
 {
-    if (dnnl_sgemm('N', 'T', rows, out, in, 1, x, in, w, in, 0, y, out)
+    product(rows, out, in, x, false, w, true, false, y);
+}
+
+static void product(int m, int n, int k, const float *a, bool a_turned,
+                    const float *b, bool b_turned, bool add, float *c)
+{
+    if (dnnl_sgemm(a_turned ? 'T' : 'N', b_turned ? 'T' : 'N', m, n, k, 1, a,
+                   a_turned ? m : k, b, b_turned ? k : n, add ? 1 : 0, c, n)
         != dnnl_success)
         exit(1);
 }
@@ -77,6 +98,17 @@ static void multiply(weight w, int out, int in, const float *x, int rows,
 {
     kernels_best()->linear(&w, x, (size_t)in, rows, y, (size_t)out,
                            FINISH_STORE);
+}
+
+static void product(int m, int n, int k, const float *a, bool a_turned,
+                    const float *b, bool b_turned, bool add, float *c)
+{
+    kernels_best()->product(&(struct product){
+        .m = m, .n = n, .k = k, .a = a, .b = b,
+        .a_stride = (size_t)(a_turned ? m : k),
+        .b_stride = (size_t)(b_turned ? k : n), .a_turned = a_turned,
+        .b_turned = b_turned, .add = add, .c = c, .c_stride = (size_t)n
+    });
 }
 #endif
 
@@ -108,32 +140,59 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+static int outputs(int k) { return k < 4 * L ? shapes[k % 4][0] : V; }
+static int inputs(int k) { return k < 4 * L ? shapes[k % 4][1] : C; }
+
+/* Forward, and what the inputs and the weights of each layer should change. */
+static double learn(const float *const *rows, float *const *gradients,
+                    const float *x, float *y)
+{
+    enum { TOKENS = 256 };
+    double took = 0;
+    for (int turn = 0; turn < 2; turn++) {      /* the first is a warm-up */
+        const double began = now();
+        for (int k = 0; k < PARTS; k++) {
+            const int out = outputs(k), in = inputs(k);
+            float *slope = y + (size_t)TOKENS * (size_t)out;
+            product(TOKENS, out, in, x, false, rows[k], true, false, y);
+            product(TOKENS, in, out, y, false, rows[k], false, false, slope);
+            product(out, in, TOKENS, y, true, x, false, true, gradients[k]);
+        }
+        took = now() - began;
+    }
+    return took;
+}
+
 int main(int argc, char **argv)
 {
     static weight weights[PARTS];
+    static const float *rows[PARTS];
+    static float *gradients[PARTS];
     const int threads = argc > 1 ? atoi(argv[1]) : 1, most = 1024;
     const float *x = numbers((size_t)most * F);
-    float *y = numbers((size_t)most * F + V);
+    float *y = numbers((size_t)most * F + (size_t)256 * (V + F));
 #if !defined OPENBLAS && !defined ONEDNN
     thread_count_use(threads);
 #endif
     for (int k = 0; k < PARTS; k++) {
-        const int out = k < 4 * L ? shapes[k % 4][0] : V;
-        const int in = k < 4 * L ? shapes[k % 4][1] : C;
-        weights[k] = weight_of(numbers((size_t)out * (size_t)in), out, in);
+        const size_t count = (size_t)outputs(k) * (size_t)inputs(k);
+        rows[k] = numbers(count);
+        gradients[k] = numbers(count);
+        weights[k] = weight_of(rows[k], outputs(k), inputs(k));
     }
     for (int a = 2; a < argc; a++) {
         const int tokens = atoi(argv[a]) < most ? atoi(argv[a]) : most;
         double took = 0;
-        for (int turn = 0; turn < 2; turn++) {      /* the first is a warm-up */
+        for (int turn = 0; turn < 2; turn++) {
             const double began = now();
             for (int k = 0; k < 4 * L; k++)
-                multiply(weights[k], shapes[k % 4][0], shapes[k % 4][1], x,
-                         tokens, y);
+                multiply(weights[k], outputs(k), inputs(k), x, tokens, y);
             multiply(weights[4 * L], V, C, x, 1, y);
             took = now() - began;
         }
         printf(NAME " linear %d 1 %d 0 %.9g\n", threads, tokens, took);
     }
+    printf(NAME " learn %d 4 64 0 %.9g\n", threads,
+           learn(rows, gradients, x, y));
     return 0;
 }
