@@ -4,7 +4,8 @@ static struct held_tensor held(const char *name, const struct tensor *tensor,
                                bool alias)
 {
     return (struct held_tensor){name, tensor->rank,
-                                {tensor->shape[0], tensor->shape[1]}, alias};
+                                {tensor->shape[0], tensor->shape[1]}, alias,
+                                tensor_size(tensor)};
 }
 
 size_t held_by_gpt(const struct parameters *parameters,
@@ -33,10 +34,13 @@ size_t held_by_file(const struct safetensors *file, struct held_tensor *list)
     const size_t count = safetensors_count(file);
     for (size_t k = 0; k < count; k++) {
         const struct safetensors_entry *entry = safetensors_at(file, k);
+        size_t elements = 1;
+        for (int axis = 0; axis < entry->rank; axis++)
+            elements *= (size_t)entry->shape[axis];
         list[k] = (struct held_tensor){
             entry->name, entry->rank,
             {entry->rank > 0 ? entry->shape[0] : 1,
-             entry->rank > 1 ? entry->shape[1] : 1}, false
+             entry->rank > 1 ? entry->shape[1] : 1}, false, elements
         };
     }
     return count;

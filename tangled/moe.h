@@ -31,8 +31,8 @@ enum { MOE_DROPPED = -1 };
 enum status moe_routing_check(const struct moe_routing *routing,
                               struct error *error);
 
-/* k for each row of each token of a step; SIZE_MAX when they are more than
-   an int32_t counts. */
+/* B·k, the assignments for each of the T tokens of a row; SIZE_MAX when all
+   B·T·k are more than an int32_t counts. tokens >= 1. */
 size_t moe_assignments(int batch, int tokens, int chosen);
 
 /* The capacity of an expert: its even share of R·k assignments times the

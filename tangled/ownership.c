@@ -301,8 +301,7 @@ struct holding ownership_hold(const struct ownership *ownership,
     struct holding sum = {.total = 0};
     for (size_t k = 0; k < count; k++) {
         const struct owned_row *row = ownership_find(ownership, held[k].name);
-        const size_t floats = (size_t)held[k].shape[0]
-            * (held[k].rank == 2 ? (size_t)held[k].shape[1] : 1);
+        const size_t floats = held[k].elements;
         if (held[k].alias)
             continue;
         if (row == NULL)

@@ -62,6 +62,7 @@ struct held_tensor {
     int rank;
     int64_t shape[2];    /* of rank 1 or 2; another rank is no parameter */
     bool alias;          /* known to be another one's storage */
+    size_t elements;     /* of any rank */
 };
 
 /* STATUS_OK when the list is the prediction: each tensor once, in its shape,

@@ -59,8 +59,9 @@ struct identity {
    the first that differs. differences [n], or NULL: gets the largest
    difference of each row that was compared; infinity where one is NaN. The
    decoder is left where it stopped. Refuses what per_step_logits refuses, a
-   decoder of another vocabulary or cache shape, and a bound that is negative
-   or not finite. *identity is unchanged on error. */
+   decoder of another vocabulary, and a bound that is negative or not finite;
+   and, when logits have differed, a decoder with a cache of another shape,
+   which has been walked by then. *identity is unchanged on error. */
 enum status per_step_compare(const struct causal_lm *lm,
                              const struct decoder *decoder,
                              const struct generation *text,
