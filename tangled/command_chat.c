@@ -185,7 +185,7 @@ static enum status choose_reply(struct chat *chat, const float *logits,
         if (status != STATUS_OK)
             return status;
         *id = sampler_greedy(logits, vocab_size);
-        if (*id == tokenizer_eos(stream->tokenizer))
+        if (text_ends_with(&chat->speaker.ends, *id))
             return STATUS_OK;
         chat->count++;
         text_stream_add(stream, *id);

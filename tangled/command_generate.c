@@ -88,7 +88,7 @@ static int read_options(const struct command *command, int argc,
     return status;
 }
 
-enum { EOS_OF_TOKENIZER = -2 };
+enum { EOS_OF_MODEL = -2 };
 
 static enum status read_prompt(const struct options *options,
                                const struct tokenizer *tokenizer,
@@ -105,7 +105,8 @@ static enum status read_prompt(const struct options *options,
 
 struct stream {
     struct text_stream text;     /* without a tokenizer: not used */
-    int eos, shown;
+    struct text_ends ends;
+    int shown;
     int failed;                  /* errno of a write that failed, or 0 */
 };
 
@@ -120,7 +121,7 @@ static bool show(void *context, const int32_t *ids, int batch)
 {
     struct stream *stream = context;
     (void)batch;                 /* one row */
-    if (ids[0] == stream->eos)
+    if (text_ends_with(&stream->ends, ids[0]))
         return false;
     if (stream->text.tokenizer != NULL)
         text_stream_add(&stream->text, ids[0]);
@@ -129,6 +130,14 @@ static bool show(void *context, const int32_t *ids, int batch)
     stream->shown++;
     stream->failed = fflush(stdout) == 0 ? 0 : errno;
     return stream->failed == 0;
+}
+
+/* For JSON, which is printed when all is there. */
+static bool go_on(void *context, const int32_t *ids, int batch)
+{
+    const struct stream *stream = context;
+    (void)batch;
+    return !text_ends_with(&stream->ends, ids[0]);
 }
 
 static void print_json(const struct generate_output *output, int prompt)
@@ -323,16 +332,17 @@ static int generate(const struct command *command,
     struct stream stream = {
         .text = {.tokenizer = speaker->tokenizer, .show = write_text,
                  .previous = count > 0 ? ids[count - 1] : -1},
-        .eos = options->eos != EOS_OF_TOKENIZER ? options->eos
-            : speaker->tokenizer != NULL ? tokenizer_eos(speaker->tokenizer)
-                                         : NO_EOS,
+        .ends = speaker->ends,
     };
+    if (options->eos != EOS_OF_MODEL)
+        stream.ends = (struct text_ends){options->eos >= 0, {options->eos}};
     struct generate_input input = {
         .ids = ids, .batch = 1, .tokens = count,
         .max_new_tokens = options->max_new_tokens >= 0 ? options->max_new_tokens
             : room > 0 ? room : 0,
-        .temperature = options->temperature, .eos_token_id = stream.eos,
-        .generator = &generator, .on_step = options->json ? NULL : show,
+        .temperature = options->temperature,
+        .eos_token_id = stream.ends.count > 0 ? stream.ends.ids[0] : NO_EOS,
+        .generator = &generator, .on_step = options->json ? go_on : show,
         .context = &stream,
     };
     generator_seed(&generator, options->seed, SAMPLING_STREAM);
@@ -368,7 +378,7 @@ static int generate(const struct command *command,
 static int run(const struct command *command, int argc, char **argv)
 {
     struct speaker speaker = {0};
-    struct options options = {.max_new_tokens = -1, .eos = EOS_OF_TOKENIZER,
+    struct options options = {.max_new_tokens = -1, .eos = EOS_OF_MODEL,
                               .speaker = &speaker};
     struct error error;
     int32_t *ids = NULL;
@@ -407,8 +417,8 @@ const struct command command_generate = {
     "vocab.json and merges.txt, a tokenizer.bin, or the word bytes), or the one\n"
     "beside the model, or bytes when it has 256 ids; with --special, names like\n"
     "<|endoftext|> in it are meant. DIR may be a model of the hub, or a .bin\n"
-    "file of llama2.c. Generation stops at the tokenizer's EOS, or at the id of\n"
-    "--eos (-1: at none).\n"
+    "file of llama2.c. Generation stops at the eos_token_id of the model's\n"
+    "config, or at the tokenizer's EOS, or only at the id of --eos (-1: none).\n"
     "Text or ids appear as they are generated; --json gives\n"
     "{\"tokens\":[...]} with the new ids at the end. --stats counts on\n"
     "standard error.\n"

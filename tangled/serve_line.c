@@ -95,7 +95,7 @@ static enum status read_eos(struct reading *reading, const cJSON *item,
 {
     double number = 0;
     enum status status = whole(item, NO_EOS, INT32_MAX, &number, error);
-    reading->line->request.eos_token_id = (int32_t)number;
+    reading->line->ends = (struct text_ends){number >= 0, {(int32_t)number}};
     return status;
 }
 
@@ -241,8 +241,7 @@ enum status serve_line_parse(struct serve_line *line, const char *text,
 {
     struct reading reading = {.line = line, .speaker = speaker};
     cJSON *object = NULL;
-    line->request.eos_token_id = speaker->tokenizer != NULL
-        ? tokenizer_eos(speaker->tokenizer) : NO_EOS;
+    line->ends = speaker->ends;
     if (!is_utf8(text, length))
         return error_set(error, STATUS_FORMAT, "expected UTF-8");
     enum status status = json_parse(&object, text, length, error);
@@ -255,6 +254,7 @@ enum status serve_line_parse(struct serve_line *line, const char *text,
         static const int32_t nothing[1];
         request->ids = line->ids != NULL ? line->ids : nothing;
         request->stop = line->stop_ids;
+        request->eos_token_id = line->ends.count > 0 ? line->ends.ids[0] : NO_EOS;
         generator_seed(&request->generator, reading.seed, SAMPLING_STREAM);
         if (!reading.length_given) {
             const int most = capacity < speaker->lm.context_length

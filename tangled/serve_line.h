@@ -11,6 +11,7 @@ struct serve_line {              /* zero-initialise; serve_line_free */
     char *cancel;                /* the id of another, as JSON; or NULL */
     struct slot_request request; /* without functions; borrows: */
     int32_t *ids, *stop_ids;
+    struct text_ends ends;       /* the first of them is the request's EOS */
     char stop[STOP_BYTES_MAX];
     size_t stop_length;          /* 0: no stop */
 };

@@ -16,6 +16,8 @@ struct client {
     char stop[STOP_BYTES_MAX], last[STOP_BYTES_MAX];   /* bytes */
     size_t stop_length, seen;    /* seen: bytes of text so far */
     bool stopped;
+    struct text_ends ends;
+    bool over;                   /* one of them was said */
 };
 
 struct server {
@@ -125,7 +127,8 @@ static bool on_token(void *context, int32_t id)
         fputc('"', output);
     }
     fprintf(output, "}\n");
-    return !client->stopped;
+    client->over = text_ends_with(&client->ends, id);
+    return !client->stopped && !client->over;
 }
 
 static void on_end(void *context, enum slot_end end,
@@ -134,7 +137,8 @@ static void on_end(void *context, enum slot_end end,
     struct client *client = context;
     FILE *output = client->server->output;
     fprintf(output, "{\"id\": %s, \"end\": \"%s\", \"tokens\": %d",
-            client->id, slot_end_name(end), client->tokens);
+            client->id, slot_end_name(end == ENDED_STOP && client->over
+                                      ? ENDED_EOS : end), client->tokens);
     if (client->text.tokenizer != NULL) {
         fprintf(output, ", \"text\": \"");
         text_stream_end(&client->text);
@@ -165,6 +169,7 @@ static enum status let_in(struct server *server, struct serve_line *line,
     struct client *client = client_of(server, NULL);
     *client = (struct client){
         .server = server, .id = line->id, .stop_length = line->stop_length,
+        .ends = line->ends,
         .text = {.tokenizer = server->speaker->tokenizer, .previous = -1,
                  .show = put_character, .context = client}
     };

@@ -30,6 +30,10 @@ enum status speaker_open(struct speaker *speaker, const char *model_path,
                             speaker->lm.vocab_size, error);
     if (status == STATUS_INVALID && tokenizer_path == NULL && !text_needed)
         status = STATUS_OK;
+    if (status == STATUS_OK)
+        status = text_ends_read(&speaker->ends, model_path,
+                                speaker->tokenizer, speaker->lm.vocab_size,
+                                error);
     if (status != STATUS_OK)
         speaker_close(speaker);
     return status;

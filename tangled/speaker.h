@@ -10,6 +10,7 @@ struct speaker {                 /* zero-initialise; speaker_close */
     struct checkpoint *checkpoint;
     struct causal_lm lm;
     struct tokenizer *tokenizer; /* NULL: it speaks in ids */
+    struct text_ends ends;       /* behind these ids it has said all */
     struct engine *engine;
     struct engine_choice choice;     /* said before it is opened */
 };

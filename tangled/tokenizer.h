@@ -23,6 +23,22 @@ enum status tokenizer_open(struct tokenizer **tokenizer,
                            struct error *error);
 void tokenizer_close(struct tokenizer **tokenizer);
 
+enum { TEXT_ENDS_MAX = 16 };
+struct text_ends {               /* ids behind which nothing is said */
+    int count;
+    int32_t ids[TEXT_ENDS_MAX];
+};
+/* Of the model at the path: eos_token_id of the generation_config.json beside
+   it, or else of its config.json, or else the tokenizer's EOS (tokenizer may
+   be NULL). A .bin file has no config. Ids outside [0, vocab_size) are never
+   said, and left out. Refuses, with the name of the file, a file that is not
+   JSON, and an eos_token_id that is no id, not null, and no list of at most
+   TEXT_ENDS_MAX ids. *ends is unchanged on error. */
+enum status text_ends_read(struct text_ends *ends, const char *model_path,
+                           const struct tokenizer *tokenizer, int vocab_size,
+                           struct error *error);
+bool text_ends_with(const struct text_ends *ends, int32_t id);
+
 /* Id k is byte k. */
 enum status tokenizer_of_bytes(struct tokenizer **tokenizer,
                                struct error *error);

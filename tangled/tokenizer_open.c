@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "file.h"
+#include "json.h"
 #include "tokenizer.h"
 
 enum { BYTES = 256 };
@@ -165,4 +166,94 @@ enum status tokenizer_open(struct tokenizer **tokenizer,
     }
     *tokenizer = made;
     return STATUS_OK;
+}
+
+static enum status take_end(struct text_ends *ends, const cJSON *item,
+                            int vocab_size, struct error *error)
+{
+    const double id = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    if (!(id >= 0 && id <= INT32_MAX && id == (double)(int32_t)id))
+        return error_set(error, STATUS_FORMAT,
+                         "eos_token_id: expected ids, or null");
+    if (id >= vocab_size || text_ends_with(ends, (int32_t)id))
+        return STATUS_OK;
+    if (ends->count == TEXT_ENDS_MAX)
+        return error_set(error, STATUS_FORMAT, "eos_token_id: expected at"
+                         " most %d ids", TEXT_ENDS_MAX);
+    ends->ids[ends->count++] = (int32_t)id;
+    return STATUS_OK;
+}
+
+static enum status take_ends(struct text_ends *ends, bool *said,
+                             const cJSON *item, int vocab_size,
+                             struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (item == NULL || cJSON_IsNull(item))
+        return STATUS_OK;
+    *said = true;
+    if (!cJSON_IsArray(item))
+        return take_end(ends, item, vocab_size, error);
+    for (const cJSON *one = item->child; one != NULL && status == STATUS_OK;
+         one = one->next)
+        status = take_end(ends, one, vocab_size, error);
+    return status;
+}
+
+static enum status ask_file(struct text_ends *ends, bool *said,
+                            const char *directory, const char *name,
+                            int vocab_size, struct error *error)
+{
+    struct path path;
+    struct error inner = {STATUS_OK, ""};
+    unsigned char *bytes = NULL;
+    size_t length = 0;
+    cJSON *object = NULL;
+    if (!has(directory, name) || !spell(&path, directory, name))
+        return STATUS_OK;
+    enum status status = read_small(path.text, &bytes, &length, error);
+    if (status != STATUS_OK)
+        return status;
+    status = json_parse(&object, (const char *)bytes, length, &inner);
+    if (status == STATUS_OK)
+        status = take_ends(ends, said, cJSON_GetObjectItemCaseSensitive(
+                           object, "eos_token_id"), vocab_size, &inner);
+    cJSON_Delete(object);
+    free(bytes);
+    return status == STATUS_OK ? status
+           : file_error(error, status, path.text, inner.message);
+}
+
+enum status text_ends_read(struct text_ends *ends, const char *model_path,
+                           const struct tokenizer *tokenizer, int vocab_size,
+                           struct error *error)
+{
+    static const char *const names[] = {"generation_config.json",
+                                        "config.json"};
+    const size_t length = strlen(model_path);
+    const bool llama2c = !is_directory(model_path) && length > 4
+        && strcmp(model_path + length - 4, ".bin") == 0;
+    struct text_ends made = {.count = 0};
+    bool said = false;
+    struct path directory;
+    directory_of(&directory, model_path);
+    for (int k = 0; k < 2 && !said && !llama2c; k++) {
+        const enum status status = ask_file(
+            &made, &said, is_directory(model_path) ? model_path
+            : directory.text, names[k], vocab_size, error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    if (!said && tokenizer != NULL && tokenizer_eos(tokenizer) >= 0)
+        made.ids[made.count++] = tokenizer_eos(tokenizer);
+    *ends = made;
+    return STATUS_OK;
+}
+
+bool text_ends_with(const struct text_ends *ends, int32_t id)
+{
+    for (int k = 0; k < ends->count; k++)
+        if (ends->ids[k] == id)
+            return true;
+    return false;
 }

@@ -1662,6 +1662,106 @@ START_TEST(files_that_cannot_be_a_tokenizers_are_not_read)
 }
 END_TEST
 
+/* What generation_config.json and config.json say (NULL: not there), and the
+   ids that follow, up to a negative one; a first of -9 is a refusal. */
+struct ends_case {
+    const char *generation, *config;
+    int32_t ids[TEXT_ENDS_MAX + 1];
+};
+
+/* Beside a tokenizer with the EOS 258. */
+static void expect_ends(const struct ends_case *cases, size_t cases_count)
+{
+    struct trained *t = plain_files();
+    struct tokenizer *tokenizer = of_merges(t);
+    take_away();
+    for (size_t k = 0; k < cases_count; k++) {
+        const struct text_ends before = {2, {70, 71}};
+        struct text_ends ends = before;
+        const char *const texts[] = {cases[k].generation, cases[k].config};
+        static const char *const names[] = {"generation_config.json",
+                                            "config.json"};
+        for (int file = 0; file < 2; file++) {
+            remove(beside(names[file]));
+            if (texts[file] != NULL)
+                put_file(names[file], texts[file], strlen(texts[file]));
+        }
+        const enum status status = text_ends_read(
+            &ends, k % 2 ? beside("model.panels") : harness_scratch(),
+            tokenizer, 269, &error);
+        if (cases[k].ids[0] == -9) {
+            ck_assert_int_eq(status, STATUS_FORMAT);
+            expect_named(&error, cases[k].generation != NULL ? names[0]
+                                                             : names[1]);
+            ck_assert_mem_eq(&ends, &before, sizeof ends);
+            continue;
+        }
+        expect_ok(status, &error);
+        int count = 0;
+        for (; count < TEXT_ENDS_MAX && cases[k].ids[count] >= 0; count++)
+            ck_assert_int_eq(ends.ids[count], cases[k].ids[count]);
+        ck_assert_int_eq(ends.count, count);
+        for (int32_t id = 0; id < 269; id++) {
+            bool there = false;
+            for (int at = 0; at < count; at++)
+                there = there || cases[k].ids[at] == id;
+            ck_assert_int_eq(text_ends_with(&ends, id), there);
+        }
+    }
+    remove(beside("generation_config.json"));
+    remove(beside("config.json"));
+    tokenizer_close(&tokenizer);
+    trained_free(t);
+}
+
+START_TEST(the_files_of_a_model_say_which_id_ends_a_text)
+{
+    static const struct ends_case cases[] = {
+        {NULL, NULL, {258, -1}},
+        {NULL, "{\"eos_token_id\": 7}", {7, -1}},
+        {NULL, "{\"eos_token_id\": 0}", {0, -1}},
+        {NULL, "{\"eos_token_id\": null}", {258, -1}},
+        {NULL, "{\"EOS_TOKEN_ID\": 4}", {258, -1}},
+        {NULL, "{\"eos_token_id\": 269}", {-1}},
+        {"{\"eos_token_id\": 1}", "{\"eos_token_id\": 7}", {1, -1}},
+        {"{\"max_length\": 9}", "{\"eos_token_id\": 7}", {7, -1}},
+        {"{\"max_length\": 9}", NULL, {258, -1}},
+        {NULL, "{\"eos_token_id\": -1}", {-9}},
+        {NULL, "{\"eos_token_id\": 1.5}", {-9}},
+        {NULL, "{\"eos_token_id\": \"7\"}", {-9}},
+        {NULL, "{\"eos_token_id\": 4294967297}", {-9}},
+        {"{", "{\"eos_token_id\": 7}", {-9}},
+    };
+    expect_ends(cases, sizeof cases / sizeof *cases);
+    put_file("config.json", "{\"eos_token_id\": 7}", 19);
+    struct text_ends ends = {0, {0}};
+    expect_ok(text_ends_read(&ends, beside("model.bin"), NULL, 269, &error),
+              &error);
+    ck_assert_int_eq(ends.count, 0);             /* llama2.c's */
+    expect_ok(text_ends_read(&ends, harness_scratch(), NULL, 269, &error),
+              &error);
+    ck_assert_int_eq(ends.ids[0], 7);
+    remove(beside("config.json"));
+}
+END_TEST
+
+START_TEST(each_id_of_a_list_ends_a_text)
+{
+    static const struct ends_case cases[] = {
+        {NULL, "{\"eos_token_id\": [9, 3, 9, 5]}", {9, 3, 5, -1}},
+        {NULL, "{\"eos_token_id\": []}", {-1}},
+        {NULL, "{\"eos_token_id\": [300, 268]}", {268, -1}},
+        {"{\"eos_token_id\": [1, 2]}", "{\"eos_token_id\": 7}", {1, 2, -1}},
+        {NULL, "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15]}",
+         {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, -1}},
+        {NULL, "{\"eos_token_id\": [0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,"
+         "16]}", {-9}},
+        {NULL, "{\"eos_token_id\": [1, null]}", {-9}},
+    };
+    expect_ends(cases, sizeof cases / sizeof *cases);
+}
+END_TEST
+
 /* ------------------------------------------------------------------ commands
 
    A model that has learned a text by heart: position t says id script[t + 1],
@@ -1774,6 +1874,37 @@ START_TEST(generate_takes_text_and_says_text)
         "{\"tokens\":[121]}\n");
     ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt "
         "'<|endoftext|>' --max-new-tokens 1 --json"), "{\"tokens\":[258]}\n");
+    heart_free(&heart);
+}
+END_TEST
+
+/* 98 is b, 226 is the euro's first byte. */
+START_TEST(generation_stops_where_the_model_says)
+{
+    struct heart heart = new_heart("heart", "xyz" EURO "abc\xC3\xA9");
+    const char *const ways[] = {
+        "generate --prompt xyz", "generate --prompt xyz --prefill-chunk 2",
+        "generate --prompt xyz --speculative %s",
+    };
+    put_in(&heart, "generation_config.json", "{\"eos_token_id\": [99, 98]}");
+    for (int k = 0; k < 3; k++)
+        ck_assert_str_eq(tinygpt(&heart, 0, ways[k], heart.directory),
+                         EURO "a");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --json"),
+        "{\"tokens\":[226,130,172,97,98]}\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --eos 99"
+                             " --json"),
+        "{\"tokens\":[226,130,172,97,98,99]}\n");
+    ck_assert_str_eq(tinygpt(&heart, 0, "generate --prompt xyz --eos -1"
+                             " --max-new-tokens 9"), EURO "abc\xC3\xA9");
+    ck_assert_ptr_nonnull(strstr(tinygpt(&heart, 0, "chat --max-new-tokens 9"
+                                         " --prompt xyz"), EURO "a\n"));
+    put_in(&heart, "generation_config.json", "{\"eos_token_id\": [\"b\"]}");
+    ck_assert_ptr_nonnull(strstr(tinygpt(&heart, 1, "generate --prompt xyz"
+                                         " 2>&1"), "generation_config.json"));
+    char path[300];
+    snprintf(path, sizeof path, "%s/generation_config.json", heart.directory);
+    remove(path);
     heart_free(&heart);
 }
 END_TEST
@@ -2166,6 +2297,11 @@ static const struct test tests[] = {
          "refuse a speaker of other tokens"),
     TEST(generate_takes_text_and_says_text, 3,
          "describe the request to any model"),
+    TEST(the_files_of_a_model_say_which_id_ends_a_text, 2,
+         "let the tokenizer say it if no file does"),
+    TEST(each_id_of_a_list_ends_a_text, 2, "take each id of the list"),
+    TEST(generation_stops_where_the_model_says, 3,
+         "let the tokenizer say it if no file does"),
     TEST(every_run_says_the_same_text, 3,
          "generate with any model and its tokenizer"),
     TEST(a_model_without_a_tokenizer_speaks_in_ids, 3,

@@ -539,6 +539,50 @@ START_TEST(a_stop_is_found_wherever_its_bytes_come)
 }
 END_TEST
 
+/* Each way to end has an answer that is cut behind its id; a line's own eos is
+   the only one. */
+START_TEST(each_end_of_a_model_ends_an_answer)
+{
+    struct voice voice = voice_new(1906);
+    const char *const line = "{\"id\": \"a\", \"prompt\": \"abc\"}\n";
+    int32_t tokens[200], cut[200];
+    char text[800];
+    int count = 0, shorter = 0;
+    int32_t unsaid = 0;
+    struct answers whole = converse(&voice.speaker, 1, N, 0, line);
+    ck_assert_str_eq(answer_of(&whole, "a", tokens, &count, text), "length");
+    answers_free(&whole);
+    for (int k = 0; k < count; k++)
+        if (tokens[k] == unsaid) {
+            unsaid++;
+            k = -1;
+        }
+    for (int at = 0; at < count; at++) {
+        int first = 0;
+        while (tokens[first] != tokens[at])
+            first++;
+        for (int place = 0; place < 3; place++) {
+            voice.speaker.ends = (struct text_ends){
+                3, {unsaid, unsaid, unsaid}};
+            voice.speaker.ends.ids[place] = tokens[at];
+            struct answers answers = converse(&voice.speaker, 1, N, 0, line);
+            ck_assert_str_eq(answer_of(&answers, "a", cut, &shorter, text),
+                             "eos");
+            ck_assert_int_eq(shorter, first + 1);
+            expect_same_bits("tokens", cut, tokens,
+                             (size_t)shorter * sizeof *cut);
+            answers_free(&answers);
+        }
+    }
+    whole = converse(&voice.speaker, 1, N, 0, "{\"id\": \"a\", \"eos\": -1,"
+                     " \"prompt\": \"abc\"}\n");
+    ck_assert_str_eq(answer_of(&whole, "a", cut, &shorter, text), "length");
+    ck_assert_int_eq(shorter, count);
+    answers_free(&whole);
+    voice_free(&voice);
+}
+END_TEST
+
 /* A hundred through three places: the others wait in the pipe. */
 START_TEST(the_pipe_waits_while_no_place_is_free)
 {
@@ -836,6 +880,7 @@ static const struct test tests[] = {
     TEST(two_who_are_in_have_two_names, 2, "refuse a name that is in use"),
     TEST(a_stop_is_found_wherever_its_bytes_come, 2,
          "look for the stop behind each byte"),
+    TEST(each_end_of_a_model_ends_an_answer, 3, "hear a token"),
     TEST(the_pipe_waits_while_no_place_is_free, 2,
          "take lines while there is room"),
     TEST(a_conversation_is_answered_line_by_line, 2, SERVER),
