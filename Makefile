@@ -87,11 +87,10 @@ SUITES  := $(patsubst tests/%.c,$(B)/%,$(if $(ALL),\
     $(wildcard tests/suite_*.c),$(wildcard tests/suite_$(N).c \
     tests/suite_$(N)[a-z].c)))
 # SHARE=n: one suite in n, from a first one that is drawn
+share   = $(if $1,$(shell printf '%s\n' $2 | awk -v n=$1 \
+    -v drawn=$(or $(DRAW),$(shell date +%s)) 'NR % n == drawn % n'),$2)
 SHARE   ?=
-ifneq ($(SHARE),)
-SUITES  := $(shell printf '%s\n' $(SUITES) | awk -v n=$(SHARE) \
-    -v drawn=$(or $(DRAW),$(shell date +%s)) 'NR % n == drawn % n')
-endif
+SUITES  := $(call share,$(SHARE),$(SUITES))
 SUPPORT := $(patsubst tests/%.c,$(B)/%.o,$(wildcard tests/support/*.c))
 
 # names the files that the chapters give; make starts over when it changes
@@ -103,6 +102,9 @@ $(B)/files.mk: $(NW_N) $(TANGLE)
 	   echo "WRONG := $$($(TANGLE) --list-wrong $(NW_N) | \
 	       grep -E '^$(N)[a-z]?-' | tr '\n' ' ')"; } > $@
 
+# WRONG_SHARE=n: one wrong path in n
+WRONG_SHARE ?=
+WRONG   := $(call share,$(WRONG_SHARE),$(WRONG))
 SOURCES := $(filter-out tinygpt.c,$(filter %.c,$(FILES)))
 OBJECTS := $(SOURCES:%.c=$(B)/obj/%.o)
 
@@ -222,7 +224,7 @@ seeds: compile  ## every suite with SEEDS=20 random seeds (DRAW=n: again)
 tier-%: compile  ## tier-0 .. tier-3: the tests of one tier of the lab
 	+@$(ONE)=$(LAST) ALL=1 TIER=$* tier
 wrong: $(STAGES:%=wrong-%)  ## every wrong path must be caught and routed
-wrong-%: chapter-%  ## wrong-N: the wrong paths of chapter N
+wrong-%: chapter-%  ## wrong-N: the wrong paths of chapter N (WRONG_SHARE=n)
 	+@$(ONE)=$* wrong-paths
 
 asan: $(TANGLE)  ## every suite under AddressSanitizer and UBSan
