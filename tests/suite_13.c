@@ -802,6 +802,161 @@ START_TEST(a_model_of_neighbouring_pairs_runs_with_its_rows_parted)
 }
 END_TEST
 
+/* Eight letters. A letter is a one in its channel, its key in head g is 4g + 4
+   in its column, and its value 8g + 8: C 16, D 16, and no turn leaves a pair,
+   columns v and v + 8. Queries are zero, so a token weighs alike what it
+   sees. Every head adds that to channel 8 + v, which logit v reads. */
+struct letters {
+    struct llama *model;
+    struct causal_lm lm;
+    struct past_key_values storage;      /* [2,Hk,9,16] of NaN */
+    int32_t ids[2][8];                   /* each row in an order of its own */
+    float logits[2 * 3 * 8];
+};
+
+static void set_matrix(const struct llama *model, const char *name, int row,
+                       int column, float value)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.weight", name);
+    const struct tensor *tensor = llama_tensor_find(model, full)->tensor;
+    tensor->data[row * tensor->shape[1] + column] = value;
+}
+
+static struct letters letters_new(unsigned stream, int heads, int kv_heads)
+{
+    const struct llama_config config = {
+        .vocab_size = 8, .context_length = 24, .d_model = 16, .n_layers = 1,
+        .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = 16, .d_ff = 1,
+        .rms_norm_eps = 1e-12, .rope_theta = 100
+    };
+    uint64_t state = noise_start(stream);
+    struct letters letters = {.model = new_llama(&config)};
+    letters.lm = llama_causal_lm(letters.model);
+    for (size_t k = 0; k < llama_tensor_count(letters.model); k++) {
+        const struct tensor *tensor =
+            llama_tensor_at(letters.model, k)->tensor;
+        for (int c = 0; tensor->rank == 1 && c < 16; c++)
+            tensor->data[c] = 1;
+    }
+    for (int v = 0; v < 8; v++) {
+        set_matrix(letters.model, "model.embed_tokens", v, v, 1);
+        set_matrix(letters.model, "lm_head", v, 8 + v, 1);
+        for (int g = 0; g < kv_heads; g++) {
+            set_matrix(letters.model, "model.layers.0.self_attn.k_proj",
+                       g * 16 + v, v, (float)(g + 1));
+            set_matrix(letters.model, "model.layers.0.self_attn.v_proj",
+                       g * 16 + v, v, (float)(2 * g + 2));
+        }
+        for (int h = 0; h < heads; h++)
+            set_matrix(letters.model, "model.layers.0.self_attn.o_proj",
+                       8 + v, h * 16 + v, 1);
+    }
+    const struct gpt_config shape = cache_shape_config(&letters.lm.cache);
+    expect_ok(past_key_values_new(&letters.storage, &shape, 2, 9, &error),
+              &error);
+    const struct layer_kv *layer = &letters.storage.layers[0];
+    for (size_t k = 0; k < tensor_size(&layer->key); k++)
+        layer->key.data[k] = layer->value.data[k] = NAN;
+    noise_order(&state, 8, letters.ids[0]);
+    noise_order(&state, 8, letters.ids[1]);
+    return letters;
+}
+
+static void letters_free(struct letters *letters)
+{
+    llama_free(&letters->model);
+    past_key_values_free(&letters->storage);
+}
+
+/* Behind a call of 3 tokens row 1 goes back by two, so that the rows go on
+   at different lengths. */
+enum { LETTER_CALLS = 4 };
+static const struct { int32_t lengths[2]; int tokens; } letter_calls[] = {
+    {{0, 0}, 3}, {{3, 1}, 2}, {{5, 3}, 1}, {{6, 4}, 2}
+};
+static const int letter_starts[] = {13, 0};
+
+static void letters_step(struct letters *letters, int call)
+{
+    const int32_t *lengths = letter_calls[call].lengths;
+    const int tokens = letter_calls[call].tokens;
+    int32_t ids[2 * 3], positions[2 * 3];
+    for (int k = 0; k < 2 * tokens; k++) {
+        const int b = k / tokens, at = lengths[b] + k % tokens;
+        ids[k] = letters->ids[b][at];
+        positions[k] = letter_starts[b] + at;
+    }
+    const struct step step = {ids, positions, 2, tokens, &letters->storage,
+                              lengths, false, letters->logits};
+    const size_t floats = letters->lm.scratch_size(letters->model, 2, tokens,
+                                                   9);
+    float *scratch = malloc(floats * sizeof *scratch);
+    expect_ok(causal_lm_step(&letters->lm, &step, scratch, floats, &error),
+              &error);
+    free(scratch);
+}
+
+/* In slot j of head g, and NaN where there is none. */
+static void expect_letter(const char *what, const float *slot, int g, int j,
+                          int letter, double size)
+{
+    for (int i = 0; i < 8; i++) {
+        const double is = hypot(slot[i], slot[i + 8]);
+        const double want = letter < 0 ? NAN : letter == i ? size : 0;
+        if (letter < 0 ? !isnan(is) : !(fabs(is - want) <= 1e-5 * size))
+            ck_abort_msg("%s of head %d, slot %d, letter %d: %g, expected %g",
+                         what, g, j, i, is, want);
+    }
+}
+
+START_TEST(slot_j_of_every_head_holds_key_and_value_of_token_j)
+{
+    struct letters letters = letters_new(144, 4, 2);
+    for (int call = 0; call < LETTER_CALLS; call++) {
+        letters_step(&letters, call);
+        for (int k = 0; k < 2 * 2 * 9; k++) {
+            const int b = k / 18, g = k / 9 % 2, j = k % 9;
+            const int end = letter_calls[call].lengths[b]
+                            + letter_calls[call].tokens;
+            const int letter = j < end ? (int)letters.ids[b][j] : -1;
+            const struct layer_kv *layer = &letters.storage.layers[0];
+            expect_letter("key", layer->key.data + k * 16, g, j, letter,
+                          4 * g + 4);
+            expect_letter("value", layer->value.data + k * 16, g, j, letter,
+                          8 * g + 8);
+        }
+    }
+    letters_free(&letters);
+}
+END_TEST
+
+/* The mean of n values is 8/n in each of n columns, and two heads add it. The
+   stream's squares are 1 of the letter's own channel and n of (16/n)^2. */
+START_TEST(a_token_weighs_itself_and_all_before_it_alike_and_none_behind)
+{
+    struct letters letters = letters_new(145, 2, 1);
+    for (int call = 0; call < LETTER_CALLS; call++) {
+        const int tokens = letter_calls[call].tokens;
+        letters_step(&letters, call);
+        for (int k = 0; k < 2 * tokens; k++) {
+            const int b = k / tokens;
+            const int last = letter_calls[call].lengths[b] + k % tokens;
+            const double n = last + 1;
+            for (int j = 0; j < 8; j++) {
+                const float is = letters.logits[k * 8 + letters.ids[b][j]];
+                const double want =
+                    j <= last ? 64 / n / sqrt(1 + 256 / n) : 0;
+                ck_assert_msg(fabs(is - want) <= 1e-5,
+                              "row %d, token %d, of token %d: %g, expected"
+                              " %g", b, last, j, (double)is, want);
+            }
+        }
+    }
+    letters_free(&letters);
+}
+END_TEST
+
 /* One layer whose stream is the embedding, so that keys and values can be
    had by one product. Positions 0 … 5, one row. */
 START_TEST(keys_are_turned_and_values_are_not)
@@ -1183,6 +1338,7 @@ END_TEST
 #define GATED "let the gate decide how much of up goes on"
 #define TURNS "make the turns of every new token"
 #define KEYS "write the row's new keys, turned, and its new values"
+#define SEEN "let keep say which keys of the row a query sees"
 #define GROUP "let each query head attend to its group's keys"
 #define HANDLE "hand out a llama"
 #define LAYERS "list the tensors of one layer"
@@ -1229,8 +1385,11 @@ static const struct test tests[] = {
     TEST(a_model_keeps_a_config_of_its_own, 1, HANDLE),
     TEST(making_a_model_survives_each_failed_allocation, 1,
          "make and free a llama"),
+    TEST(slot_j_of_every_head_holds_key_and_value_of_token_j, 2, KEYS),
     TEST(keys_are_turned_and_values_are_not, 2,
          "turn the new keys of the head"),
+    TEST(a_token_weighs_itself_and_all_before_it_alike_and_none_behind, 2,
+         SEEN),
     TEST(a_row_is_turned_by_its_own_positions, 2, TURNS),
     TEST(the_gate_passes_through_the_sigmoid_and_up_does_not, 2,
          "let branch be what the feed-forward layer makes of norm"),
@@ -1244,8 +1403,7 @@ static const struct test tests[] = {
     TEST(one_key_head_for_all_query_heads_has_the_golden_numbers, 2, SHARED),
     TEST(cached_tokens_agree_with_the_golden_one_by_one, 2, TURNS),
     TEST(every_split_into_cached_chunks_gives_the_same_bits, 2, TURNS),
-    TEST(a_changed_token_changes_no_row_before_it, 2,
-         "let keep say which keys of the row a query sees"),
+    TEST(a_changed_token_changes_no_row_before_it, 2, SEEN),
     TEST(a_text_may_begin_at_any_position, 2, TURNS),
     TEST(the_last_rows_alone_are_the_last_of_all, 2,
          "let stream be the last token of each of the llama's rows"),
