@@ -39,23 +39,26 @@ static int read_options(const struct command *command, int argc,
     return status;
 }
 
-static void print_steps(const struct options *options, const double *counted,
-                        const double *reset, size_t bytes)
+static void print_steps(const struct options *options,
+                        const struct rope_run *counted,
+                        const struct rope_run *reset)
 {
     if (options->json)
-        printf("{\"prompt\": %d, \"bytes\": %zu, \"steps\": [",
-               options->prompt, bytes);
+        printf("{\"prompt\": %d, \"bytes_written\": {\"counted\": %zu,"
+               " \"reset\": %zu}, \"steps\": [", options->prompt,
+               counted->bytes_written, reset->bytes_written);
     else
-        printf("# %zu bytes of keys and values, either way\n"
-               "step  position  counted  reset\n", bytes);
+        printf("# bytes of keys and values written: %zu counted, %zu reset\n"
+               "step  position  counted  reset\n", counted->bytes_written,
+               reset->bytes_written);
     for (int k = 0; k < options->steps; k++)
         if (options->json)
             printf("%s{\"position\": %d, \"counted\": %.9g, \"reset\":"
                    " %.9g}", k == 0 ? "" : ", ", options->prompt + k,
-                   counted[k], reset[k]);
+                   counted->errors[k], reset->errors[k]);
         else
             printf("%4d  %8d  %7.3g  %5.3g\n", k, options->prompt + k,
-                   counted[k], reset[k]);
+                   counted->errors[k], reset->errors[k]);
     if (options->json)
         printf("]}\n");
 }
@@ -64,8 +67,8 @@ static enum status text_errors(const struct options *options,
                                struct error *error)
 {
     int32_t ids[2 * TEXT_MAX];
-    double counted[TEXT_MAX], reset[TEXT_MAX];
-    size_t bytes;
+    double errors[2][TEXT_MAX];
+    struct rope_run counted = {errors[0], 0}, reset = {errors[1], 0};
     struct llama *model = NULL;
     struct generator generator;
     generator_seed(&generator, 13, 2);
@@ -74,9 +77,9 @@ static enum status text_errors(const struct options *options,
     enum status status = rope_study_model(&model, error);
     if (status == STATUS_OK)
         status = rope_step_errors(model, ids, options->prompt, options->steps,
-                                  counted, reset, &bytes, error);
+                                  &counted, &reset, error);
     if (status == STATUS_OK)
-        print_steps(options, counted, reset, bytes);
+        print_steps(options, &counted, &reset);
     llama_free(&model);
     return status;
 }
@@ -123,7 +126,7 @@ const struct command command_rope = {
     "Decodes T tokens behind a prompt of P with a small random model, each\n"
     "at its position and each at position 0, and prints the largest error\n"
     "of each token's logits against one call over the whole text (P + T at\n"
-    "most 256).\n"
+    "most 256), below the bytes of keys and values that each run wrote.\n"
     "\n"
     "  --shift  move queries and keys by offsets up to 10^6 instead: the\n"
     "           largest change of a dot product by |q||k|, with angles in\n"

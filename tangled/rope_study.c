@@ -31,16 +31,18 @@ enum status rope_study_model(struct llama **model, struct error *error)
     return status;
 }
 
+enum { SPARE_SLOTS = 4 };
+
 struct study {
     struct causal_lm lm;
     const int32_t *ids;
     int prompt, all;                  /* tokens, of prompt and text */
-    struct past_key_values storage;   /* [1,Hk,all,D] */
+    int slots;                        /* all, and some to spare */
+    struct past_key_values storage;   /* [1,Hk,slots,D] */
     size_t scratch_floats;
     float *scratch;
     int32_t *positions;               /* [all] 0, 1, … */
     float *whole, *logits;            /* [all,V] what is right; a run's */
-    double *errors;                   /* [2,steps] */
 };
 
 static void study_free(struct study *study)
@@ -50,7 +52,6 @@ static void study_free(struct study *study)
     free(study->positions);
     free(study->whole);
     free(study->logits);
-    free(study->errors);
 }
 
 static enum status study_new(struct study *study, struct error *error)
@@ -59,20 +60,19 @@ static enum status study_new(struct study *study, struct error *error)
     const size_t all = (size_t)study->all;
     const size_t row = (size_t)study->lm.vocab_size * sizeof (float);
     study->scratch_floats = study->lm.scratch_size(
-        study->lm.model, 1, study->all, study->all);
+        study->lm.model, 1, study->all, study->slots);
     study->scratch = calloc(study->scratch_floats, sizeof *study->scratch);
     study->positions = calloc(all, sizeof *study->positions);
     study->whole = calloc(all, row);
     study->logits = calloc(all, row);
-    study->errors = calloc(all, 2 * sizeof *study->errors);
     if (study->scratch == NULL || study->positions == NULL
-        || study->whole == NULL || study->logits == NULL
-        || study->errors == NULL)
+        || study->whole == NULL || study->logits == NULL)
         return error_set(error, STATUS_NO_MEMORY,
                          "study: no memory for %d tokens", study->all);
     for (int t = 0; t < study->all; t++)
         study->positions[t] = t;
-    return past_key_values_new(&study->storage, &shape, 1, study->all, error);
+    return past_key_values_new(&study->storage, &shape, 1, study->slots,
+                               error);
 }
 
 static enum status run_whole(struct study *study, struct error *error)
@@ -87,10 +87,41 @@ static enum status run_whole(struct study *study, struct error *error)
                           study->scratch_floats, error);
 }
 
-static void run_steps(struct study *study, bool reset, double *errors)
+static void mark_storage(const struct past_key_values *storage)
+{
+    for (int l = 0; l < storage->n_layers; l++) {
+        const struct layer_kv *layer = &storage->layers[l];
+        const size_t bytes = tensor_size(&layer->key) * sizeof (float);
+        memset(layer->key.data, 0xff, bytes);
+        memset(layer->value.data, 0xff, bytes);
+    }
+}
+
+static size_t bytes_changed(const struct tensor *tensor)
+{
+    size_t floats = 0;
+    for (size_t k = 0; k < tensor_size(tensor); k++) {
+        uint32_t bits;
+        memcpy(&bits, &tensor->data[k], sizeof bits);
+        floats += bits != UINT32_MAX;
+    }
+    return floats * sizeof (float);
+}
+
+static size_t bytes_written(const struct past_key_values *storage)
+{
+    size_t bytes = 0;
+    for (int l = 0; l < storage->n_layers; l++)
+        bytes += bytes_changed(&storage->layers[l].key)
+                 + bytes_changed(&storage->layers[l].value);
+    return bytes;
+}
+
+static void run_steps(struct study *study, bool reset, struct rope_run *made)
 {
     const size_t width = (size_t)study->lm.vocab_size;
     int32_t done = 0;
+    mark_storage(&study->storage);
     while (done < study->all) {
         const int32_t first = done > 0 && reset ? 0 : done;
         const struct step step = {
@@ -101,37 +132,35 @@ static void run_steps(struct study *study, bool reset, double *errors)
         };
         study->lm.run(study->lm.model, &step, study->scratch);
         double worst = 0;
-        for (size_t v = 0; v < width; v++)
-            worst = fmax(worst, fabs((double)study->logits[v]
-                                     - study->whole[(size_t)done * width + v]));
+        for (size_t v = 0; v < width; v++) {
+            const double error = fabs((double)study->logits[v]
+                                      - study->whole[(size_t)done * width + v]);
+            worst = isnan(error) ? INFINITY : fmax(worst, error);
+        }
         if (done >= study->prompt)
-            errors[done - study->prompt] = worst;
+            made->errors[done - study->prompt] = worst;
         done += step.tokens;
     }
+    made->bytes_written = bytes_written(&study->storage);
 }
 
 enum status rope_step_errors(const struct llama *model, const int32_t *ids,
-                             int prompt, int steps, double *counted,
-                             double *reset, size_t *bytes,
-                             struct error *error)
+                             int prompt, int steps, struct rope_run *counted,
+                             struct rope_run *reset, struct error *error)
 {
-    if (prompt < 1 || steps < 1 || steps > INT32_MAX - prompt)
+    if (prompt < 1 || steps < 1 || steps > INT32_MAX - SPARE_SLOTS - prompt)
         return error_set(error, STATUS_INVALID,
                          "prompt, steps: expected at least 1, got %d, %d",
                          prompt, steps);
     struct study study = {.lm = llama_causal_lm(model), .ids = ids,
-                          .prompt = prompt, .all = prompt + steps};
-    const size_t count = (size_t)steps;
+                          .prompt = prompt, .all = prompt + steps,
+                          .slots = prompt + steps + SPARE_SLOTS};
     enum status status = study_new(&study, error);
     if (status == STATUS_OK)
         status = run_whole(&study, error);
     if (status == STATUS_OK) {
-        run_steps(&study, false, study.errors);
-        run_steps(&study, true, study.errors + count);
-        memcpy(counted, study.errors, count * sizeof *counted);
-        memcpy(reset, study.errors + count, count * sizeof *reset);
-        *bytes = (size_t)study.storage.n_layers * 2 * sizeof (float)
-                 * tensor_size(&study.storage.layers[0].key);
+        run_steps(&study, false, counted);
+        run_steps(&study, true, reset);
     }
     study_free(&study);
     return status;

@@ -9,16 +9,24 @@
    H 4, Hk 2, D 8, F 48. The caller frees it with llama_free. */
 enum status rope_study_model(struct llama **model, struct error *error);
 
+/* One way to decode a text. */
+struct rope_run {
+    double *errors;          /* [steps] the caller's: the largest absolute
+                                difference of each token's logits from those
+                                of one call over the text; infinite for NaN */
+    size_t bytes_written;    /* keys and values that the run, prompt and
+                                steps, has put into its storage */
+};
+
 /* Runs ids [prompt + steps] in one call, then again from cache to cache: the
-   prompt, and each other token by itself, at its position and at position 0.
-   counted [steps] and reset [steps] get the largest difference of each
-   token's logits from those of the one call, and *bytes the keys and values
-   that either way has stored in the end. Refuses sizes below 1 and what
+   prompt, and each other token by itself, at its position (counted) and at
+   position 0 (reset). bytes_written is what changed in a storage that was
+   marked before the run and has slots to spare, so it may come out as less or
+   more than 2 L Hk (prompt + steps) D floats. Refuses sizes below 1 and what
    step_check refuses; on error nothing is written. */
 enum status rope_step_errors(const struct llama *model, const int32_t *ids,
-                             int prompt, int steps, double *counted,
-                             double *reset, size_t *bytes,
-                             struct error *error);
+                             int prompt, int steps, struct rope_run *counted,
+                             struct rope_run *reset, struct error *error);
 
 enum { SHIFT_DISTANCE_MAX = 63 };
 

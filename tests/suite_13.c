@@ -1215,31 +1215,53 @@ END_TEST
 
 /* ------------------------------------------------------------ measurements */
 
-/* Bytes and shapes agree either way; logits do not. Single steps may be right
-   by chance, when the tokens in reach are equals, so steps are averaged. */
+/* Either run writes 2 L Hk T D floats, prompt and steps, and their logits
+   differ. Single steps may be right by chance, when the tokens in reach are
+   equals, so steps are averaged. */
 START_TEST(positions_reset_at_each_step_leave_the_bytes_and_not_the_logits)
 {
     uint64_t state = noise_start(240);
     struct llama *model = NULL;
     expect_ok(rope_study_model(&model, &error), &error);
+    const struct llama_config *config = llama_config(model);
     int32_t ids[30];
     for (int t = 0; t < 30; t++)
         ids[t] = noise_below(&state, 23);
     ids[1] = (ids[0] + 1) % 23;     /* between equals, no position matters */
     for (int prompt = 1; prompt < 12; prompt += 5) {
-        double counted[20], reset[20], sum = 0;
-        size_t bytes = 0;
+        double errors[2][20], sum = 0;
+        struct rope_run counted = {errors[0], 0}, reset = {errors[1], 0};
         const int steps = 30 - prompt < 20 ? 30 - prompt : 20;
-        expect_ok(rope_step_errors(model, ids, prompt, steps, counted, reset,
-                                   &bytes, &error), &error);
+        const int bytes = 2 * config->n_layers * config->n_kv_heads
+                          * (prompt + steps) * config->head_dim * 4;
+        expect_ok(rope_step_errors(model, ids, prompt, steps, &counted,
+                                   &reset, &error), &error);
+        ck_assert_uint_eq(counted.bytes_written, (size_t)bytes);
+        ck_assert_uint_eq(reset.bytes_written, (size_t)bytes);
         for (int k = 0; k < steps; k++) {
-            ck_assert_double_le(counted[k], 1e-5);
-            sum += reset[k];
+            ck_assert_double_le(errors[0][k], 1e-5);
+            sum += errors[1][k];
         }
         ck_assert_double_gt(sum / steps, 0.1);
-        ck_assert_uint_eq(bytes, (size_t)(2 * 2 * (prompt + steps) * 2 * 8)
-                                 * sizeof (float));
+        ck_assert(isfinite(sum));
     }
+    llama_free(&model);
+}
+END_TEST
+
+/* One column of the head is NaN, and the others are what they were. */
+START_TEST(logits_that_are_no_numbers_are_infinitely_wrong)
+{
+    struct llama *model = NULL;
+    expect_ok(rope_study_model(&model, &error), &error);
+    const int32_t ids[] = {1, 2, 3, 4, 5};
+    double errors[2][3];
+    struct rope_run counted = {errors[0], 0}, reset = {errors[1], 0};
+    llama_tensor_find(model, "lm_head.weight")->tensor->data[0] = NAN;
+    expect_ok(rope_step_errors(model, ids, 2, 3, &counted, &reset, &error),
+              &error);
+    for (int k = 0; k < 3; k++)
+        ck_assert(isinf(errors[0][k]) && isinf(errors[1][k]));
     llama_free(&model);
 }
 END_TEST
@@ -1249,18 +1271,18 @@ START_TEST(a_study_that_fails_writes_nothing)
     struct llama *model = NULL;
     expect_ok(rope_study_model(&model, &error), &error);
     const int32_t ids[6] = {1, 2, 3, 4, 5, 22}, bad[6] = {1, 2, 23, 4, 5, 6};
-    double counted[4] = {7, 7, 7, 7}, reset[4] = {7, 7, 7, 7};
-    size_t bytes = 7;
+    double errors[2][4] = {{7, 7, 7, 7}, {7, 7, 7, 7}};
+    struct rope_run counted = {errors[0], 7}, reset = {errors[1], 7};
     const struct { const int32_t *ids; int prompt, steps; } wrong[] = {
-        {ids, 0, 4}, {ids, 2, 0}, {ids, 2, INT_MAX}, {bad, 2, 4},
-        {ids, 200, 100}
+        {ids, 0, 4}, {ids, 2, 0}, {ids, 2, INT_MAX}, {ids, 2, INT_MAX - 3},
+        {bad, 2, 4}, {ids, 200, 100}
     };
     static int32_t zeros[300];
-    for (int k = 0; k < 5; k++) {
+    for (int k = 0; k < 6; k++) {
         long live = allocator_live();
         enum status status = rope_step_errors(
-            model, k == 4 ? zeros : wrong[k].ids, wrong[k].prompt,
-            wrong[k].steps, counted, reset, &bytes, &error);
+            model, k == 5 ? zeros : wrong[k].ids, wrong[k].prompt,
+            wrong[k].steps, &counted, &reset, &error);
         live = allocator_live() - live;
         ck_assert_int_eq(status, STATUS_INVALID);
         ck_assert_int_eq(live, 0);
@@ -1268,8 +1290,8 @@ START_TEST(a_study_that_fails_writes_nothing)
     for (long n = 1; ; n++) {
         long live = allocator_live();
         allocator_fail_at(n);
-        enum status status = rope_step_errors(model, ids, 2, 4, counted,
-                                              reset, &bytes, &error);
+        enum status status = rope_step_errors(model, ids, 2, 4, &counted,
+                                              &reset, &error);
         live = allocator_live() - live;
         if (!allocator_stop()) {
             expect_ok(status, &error);
@@ -1277,9 +1299,11 @@ START_TEST(a_study_that_fails_writes_nothing)
         }
         ck_assert_int_eq(status, STATUS_NO_MEMORY);
         ck_assert_int_eq(live, 0);
-        ck_assert(bytes == 7 && counted[0] == 7 && reset[3] == 7);
+        ck_assert(counted.bytes_written == 7 && reset.bytes_written == 7);
+        ck_assert(errors[0][0] == 7 && errors[1][3] == 7);
     }
-    ck_assert(bytes != 7 && counted[0] != 7 && reset[3] != 7);
+    ck_assert(counted.bytes_written != 7 && reset.bytes_written != 7);
+    ck_assert(errors[0][0] != 7 && errors[1][3] != 7);
     llama_free(&model);
 }
 END_TEST
@@ -1287,7 +1311,8 @@ END_TEST
 START_TEST(the_command_prints_errors_by_step_and_by_offset)
 {
     const char *text = run_program("rope --prompt 3 --steps 5", 0);
-    ck_assert_ptr_nonnull(strstr(text, "# 2048 bytes"));
+    ck_assert_ptr_nonnull(strstr(
+        text, "# bytes of keys and values written: 2048 counted, 2048 reset\n"));
     const char *row = strstr(text, "\n   4         7 ");
     double counted, reset;
     ck_assert_ptr_nonnull(row);
@@ -1296,7 +1321,8 @@ START_TEST(the_command_prints_errors_by_step_and_by_offset)
     ck_assert_double_gt(reset, 0.01);
     ck_assert_ptr_nonnull(strstr(run_program("rope --prompt 3 --steps 5"
                                              " --json", 0),
-        "{\"prompt\": 3, \"bytes\": 2048, \"steps\": [{\"position\": 3, "));
+        "{\"prompt\": 3, \"bytes_written\": {\"counted\": 2048, \"reset\":"
+        " 2048}, \"steps\": [{\"position\": 3, "));
     row = strstr(run_program("rope --shift", 0), "\n1000000 ");
     double doubles, floats, bound;
     ck_assert_ptr_nonnull(row);
@@ -1429,6 +1455,8 @@ static const struct test tests[] = {
     TEST(drafts_of_either_family_change_no_token, 3, TURNS),
     TEST(positions_reset_at_each_step_leave_the_bytes_and_not_the_logits, 3,
          TURNS),
+    TEST(logits_that_are_no_numbers_are_infinitely_wrong, 3,
+         "compare the step's logits when it is behind the prompt"),
     TEST(a_study_that_fails_writes_nothing, 3,
          "compare both ways of counting"),
     TEST(the_command_prints_errors_by_step_and_by_offset, 3,
