@@ -5,13 +5,14 @@
 
 static const char replacement[] = "\xEF\xBF\xBD";
 
+enum { UTF8_MAX = 4 };           /* bytes of a character */
+
 /* The bytes that *text begins with, and moves behind: a character, or
    something of *count bytes that is none, then false. */
 static bool next(const char **text, const char **at, int *count)
 {
-    const size_t left = strlen(*text);
-    const int size = utf8_next((const unsigned char *)*text,
-                               left < 8 ? left : 8);
+    const size_t left = strnlen(*text, UTF8_MAX);
+    const int size = utf8_next((const unsigned char *)*text, left);
     *at = *text;
     *count = size > 0 ? size : size < 0 ? -size : (int)left;
     *text += *count;

@@ -164,7 +164,8 @@ static void list_registry(struct maker *maker)
         for (int d = 0; d < tensor->rank; d++)
             stored.entry.shape[d] = tensor->shape[d];
         subject->held[k] = (struct held_tensor){
-            name, tensor->rank, {tensor->shape[0], tensor->shape[1]}, alias
+            name, tensor->rank, {tensor->shape[0], tensor->shape[1]}, alias,
+            tensor_size(tensor)
         };
         if (!alias)
             subject->stored[subject->stored_count++] = stored;
@@ -619,9 +620,11 @@ START_TEST(the_registry_is_held_against_the_prediction_too)
         subject->held[4] = right;
         if (fault == 0)
             subject->held[4].name = "somebody.weight";
-        else if (fault == 1)
+        else if (fault == 1) {
             subject->held[4].shape[0]++;
-        else
+            subject->held[4].elements += right.elements
+                                         / (size_t)right.shape[0];
+        } else
             subject->held[4].alias = true;
         struct report report = report_of(subject, &plan);
         ck_assert_int_eq(tensor_of(&report, IN_MODEL, right.name)->judgement,
