@@ -5,22 +5,24 @@
 #include "expert_load.h"
 #include "report.h"
 
-static const struct { const char *key, *title, *note; } views[VIEWS] = {
-    {"shapes", "Tensor shapes",
+static const struct {
+    const char *key, *title, *topic, *note;
+} views[VIEWS] = {
+    {"shapes", "Tensor shapes", "chapters 1, 13 and 19",
      "Predicted: name and shape of every tensor, from the config and the"
      " conventions of the format. Measured: headers of the files, and the"
      " registry of the model."},
-    {"ownership", "Parameter ownership",
+    {"ownership", "Parameter ownership", "chapters 14 and 15",
      "Predicted: floats by owner, from the config. Measured: sums over the"
      " registry of the model; with experts, what the tokens of the loop"
      " passed through."},
-    {"cache", "Cache bytes",
+    {"cache", "Cache bytes", "chapters 9 and 14",
      "Predicted: 2 L Hk D times 4 bytes for each token. Measured: floats of"
      " a marked storage that were written."},
-    {"phases", "Phase timing",
+    {"phases", "Phase timing", "chapter 14",
      "Predicted: calls, rows, operations, least bytes. Measured: calls and"
      " rows of the model, and a clock. Operations are two a multiply-add."},
-    {"output", "Output equivalence",
+    {"output", "Output equivalence", "chapter 20",
      "Predicted: every row of the decoded text is the one that recomputing"
      " its whole prefix gives. Measured: one by one, up to the first that is"
      " not."}
@@ -39,6 +41,11 @@ const char *view_title(enum view view)
 const char *view_note(enum view view)
 {
     return views[view].note;
+}
+
+const char *view_topic(enum view view)
+{
+    return views[view].topic;
 }
 
 struct place_of_number {        /* where the next numbers belong */
@@ -500,6 +507,10 @@ size_t report_count(const struct report *report, enum judgement judgement)
 int report_exit_status(const struct report *report)
 {
     return report_failures(report) > 0;
+}
+const char *report_topic(const struct report *report, enum view view)
+{
+    return report->failures[view] > 0 ? view_topic(view) : NULL;
 }
 size_t report_alike(const struct report *report, enum place place,
                     size_t first)

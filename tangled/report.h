@@ -16,6 +16,7 @@ enum { VIEWS = 5 };
 const char *view_key(enum view view);      /* "shapes" */
 const char *view_title(enum view view);    /* "Tensor shapes" */
 const char *view_note(enum view view);     /* from what, and on what */
+const char *view_topic(enum view view);    /* "chapters 9 and 14" */
 
 struct report_number {
     enum view view;
@@ -67,6 +68,8 @@ void report_free(struct report *report);      /* and empties */
 
 size_t report_failures(const struct report *report);    /* of all views */
 int report_exit_status(const struct report *report);    /* 0 when it holds */
+/* The topic of a view that fails; NULL of one that holds. */
+const char *report_topic(const struct report *report, enum view view);
 size_t report_count(const struct report *report, enum judgement judgement);
 /* How many tensors from `first` on are alike but for their names. */
 size_t report_alike(const struct report *report, enum place place,

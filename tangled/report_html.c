@@ -215,11 +215,15 @@ static void put_rows(FILE *out, const struct report *report)
 static void put_view(FILE *out, const struct report *report, enum view view)
 {
     const struct work *work = report->work;
+    const char *topic = report_topic(report, view);
     const enum judgement judgement = view_judgement(report, view);
     fprintf(out, "<section id=\"%s\">\n<h2>%s: <span class=\"%s\">%s</span>"
             "</h2>\n<p class=\"soft\">%s</p>\n", view_key(view),
             view_title(view), style_of(judgement), judgement_name(judgement),
             view_note(view));
+    if (topic != NULL)
+        fprintf(out, "<p class=\"differs\">Return to %s of the book.</p>\n",
+                topic);
     put_numbers(out, report, view);
     if (view == VIEW_SHAPES) {
         put_tensors(out, report, IN_FILES, "tensors of the files");

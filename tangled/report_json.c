@@ -130,9 +130,11 @@ static void put_loads(FILE *out, const struct report *report)
 
 static void put_view(FILE *out, const struct report *report, enum view view)
 {
-    fprintf(out, "%s\n {\"view\": \"%s\", \"holds\": %s,\n  ",
-            view == VIEW_SHAPES ? "" : ",", view_key(view),
-            report->failures[view] == 0 ? "true" : "false");
+    const char *topic = report_topic(report, view);
+    fprintf(out, "%s\n {\"view\": \"%s\", \"holds\": %s,"
+            " \"return_to\": ", view == VIEW_SHAPES ? "" : ",",
+            view_key(view), report->failures[view] == 0 ? "true" : "false");
+    fprintf(out, topic != NULL ? "\"%s\",\n  " : "null,\n  ", topic);
     put_numbers(out, report, view);
     if (view == VIEW_SHAPES) {
         put_tensors(out, report, IN_FILES, "files");

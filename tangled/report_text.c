@@ -100,8 +100,11 @@ void report_print_text(FILE *out, const struct report *report)
         fputc('\n', out);
     }
     for (enum view view = VIEW_SHAPES; view <= VIEW_OUTPUT; view++) {
-        fprintf(out, "\n%s: %s\n", view_title(view),
-                judgement_name(view_judgement(report, view)));
+        const char *topic = report_topic(report, view);
+        fprintf(out, "\n%s: %s%s%s\n", view_title(view),
+                judgement_name(view_judgement(report, view)),
+                topic != NULL ? "; return to " : "",
+                topic != NULL ? topic : "");
         print_numbers(out, report, view);
         for (int p = 0; p < PLACES && view == VIEW_SHAPES; p++)
             print_tensors(out, report, (enum place)p);

@@ -39,6 +39,7 @@
 #define JSON_TEXT "write a text that JSON cannot mistake"
 #define DIGITS "write a number as it is"
 #define STATUS "let a mismatch be status 1"
+#define BACK "send the reader of a view that fails back"
 #define PAGE "write the page"
 #define REFUSED "take a refused directory"
 
@@ -1596,6 +1597,83 @@ START_TEST(every_digit_of_a_count_is_in_the_json)
 }
 END_TEST
 
+/* Whether a view of a page, text or JSON sends its reader to its topic. */
+static void expect_topics(const struct report *report, unsigned views)
+{
+    static const char *const topics[VIEWS] = {
+        "chapters 1, 13 and 19", "chapters 14 and 15", "chapters 9 and 14",
+        "chapter 14", "chapter 20"
+    };
+    char *text = print(report_print_text, report);
+    char *page = print(report_print_html, report);
+    cJSON *json = json_of(report);
+    parse_page(page);
+    for (int v = 0; v < VIEWS; v++) {
+        const enum view view = (enum view)v;
+        const bool fails = (views >> v & 1) != 0;
+        const char *word = judgement_name(view_judgement(report, view));
+        char line[128], section[64];
+        ck_assert_pstr_eq(report_topic(report, view),
+                          fails ? topics[v] : NULL);
+        snprintf(line, sizeof line, "\n%s: %s%s%s\n", view_title(view), word,
+                 fails ? "; return to " : "", fails ? topics[v] : "");
+        ck_assert_msg(strstr(text, line) != NULL, "no %s in %s", line, text);
+        snprintf(section, sizeof section, "<section id=\"%s\">",
+                 view_key(view));
+        char *begin = strstr(page, section);
+        ck_assert_ptr_nonnull(begin);
+        char *end = strstr(begin, "</section>");
+        *end = '\0';
+        snprintf(line, sizeof line, ">Return to %s of the book.<", topics[v]);
+        ck_assert_msg(fails ? strstr(begin, line) != NULL
+                            : strstr(begin, "Return to") == NULL,
+                      "%s: %s", view_title(view), line);
+        *end = '<';
+        const cJSON *topic = cJSON_GetObjectItem(json_view(json, view),
+                                                 "return_to");
+        ck_assert_int_eq(cJSON_IsNull(topic) != 0, !fails);
+        ck_assert_pstr_eq(cJSON_GetStringValue(topic),
+                          fails ? topics[v] : NULL);
+    }
+    cJSON_Delete(json);
+    free(page);
+    free(text);
+}
+
+START_TEST(a_view_that_fails_says_where_to_return_and_no_other_does)
+{
+    static const unsigned failing[] = {
+        0, BIT(SHAPES) | BIT(OWNERSHIP), BIT(SHAPES), BIT(CACHE),
+        BIT(OUTPUT), BIT(CACHE) | BIT(PHASES) | BIT(OUTPUT)
+    };
+    for (size_t k = 0; k < LENGTH(failing); k++) {
+        struct maker maker = make(1);
+        struct audit_subject *subject = &maker.subject;
+        struct bent bent;
+        const struct audit_plan plan = plan_of_noise();
+        struct safetensors_entry *entry = &subject->stored[3].entry;
+        if (k == 1)
+            subject->stored_count--;
+        else if (k == 2) {               /* across, with the same sums */
+            const int64_t rows = entry->shape[0];
+            ck_assert_int_ne(rows, entry->shape[1]);
+            entry->shape[0] = entry->shape[1];
+            entry->shape[1] = rows;
+        } else if (k == 3)
+            bend(&maker, &bent, SLOT_MORE, 1);
+        else if (k == 4)
+            bend(&maker, &bent, SLOT_ZERO, 1);
+        else if (k == 5)
+            subject->lm.run = NULL;      /* nobody could look */
+        struct report report = report_of(subject, &plan);
+        expect_failing(&report, failing[k]);
+        expect_topics(&report, failing[k]);
+        report_free(&report);
+        unmake(&maker);
+    }
+}
+END_TEST
+
 START_TEST(a_mismatch_is_in_all_three_printings)
 {
     struct maker maker = make(1);
@@ -1606,6 +1684,8 @@ START_TEST(a_mismatch_is_in_all_three_printings)
     bend(&maker, &bent, LAZY_VALUES, 1);
     struct report report = report_of(&maker.subject, &plan);
     ck_assert_str_ne(parting_text(&report, text), "");
+    expect_topics(&report, BIT(SHAPES) | BIT(OWNERSHIP) | BIT(CACHE)
+                           | BIT(OUTPUT));
     char *made = print(report_print_text, &report);
     ck_assert_ptr_nonnull(strstr(made, text));
     ck_assert_ptr_nonnull(strstr(made, "Output equivalence: differs"));
@@ -1924,6 +2004,7 @@ static const struct test tests[] = {
     TEST(tidy_has_nothing_to_say_of_a_page, 2, "write the whole page"),
     TEST(every_digit_of_a_count_is_in_the_json, 1, DIGITS),
     TEST(json_says_what_the_report_says, 2, "write the object"),
+    TEST(a_view_that_fails_says_where_to_return_and_no_other_does, 2, BACK),
     TEST(a_mismatch_is_in_all_three_printings, 2,
          "the words of a mismatch"),
     TEST(the_exit_status_is_the_verdict, 2, STATUS),
