@@ -669,6 +669,103 @@ START_TEST(a_tokenizer_without_memory_is_not_copied_in_part)
 }
 END_TEST
 
+/* What lies in a directory, what is copied from another, and which file of
+   the first is in the way; NULL: none is. */
+START_TEST(a_directory_with_another_tokenizer_is_refused)
+{
+    static const struct { const char *there, *bytes, *named, *about; } rows[]
+        = {
+        { NULL, NULL, "whole", NULL },
+        { "vocab.json", "whole", "whole", NULL },
+        { "tokenizer.json", "other", "whole", "tokenizer.json" },
+        { "vocab.json", "other", "whole", "vocab.json" },
+        { "tokenizer.bin", "whole", "whole", "tokenizer.bin" },
+        { "tok9.bin", "whole", "whole", "tok9.bin" },
+        { "tok8.bin", "whole", "whole", NULL },
+        { "vocab.json", "whole", "whole/vocab.json", NULL },
+        { "vocab.json", "whole", "scores/one.bin", "vocab.json" },
+        { "merges.txt", "whole", "scores/one.bin", "merges.txt" },
+        { "tokenizer.bin", "one", "scores/one.bin", NULL },
+        { "tokenizer.bin", "two", "scores/one.bin", "tokenizer.bin" },
+        { "tok9.bin", "one", "scores/one.bin", NULL },
+        { "tok9.bin", "two", "scores/one.bin", "tok9.bin" },
+        { "tokenizer.json", "x", "scores/one.bin", "tokenizer.json" },
+        { "merges.txt", "x", "bytes", "merges.txt" },
+        { "tokenizer.bin", "x", "bytes", "tokenizer.bin" },
+        { "tokenizer.model", "x", NULL, "tokenizer.model" },
+        { "model.bin", "x", "bytes", NULL },
+    };
+    make_directory();
+    ck_assert_int_eq(mkdir(below("whole"), 0777), 0);
+    ck_assert_int_eq(mkdir(below("scores"), 0777), 0);
+    write_file("whole/vocab.json", "whole", 5);
+    write_file("whole/merges.txt", "whole", 5);
+    write_file("scores/one.bin", "one", 3);
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        char to[32], there[64];
+        const char *named = rows[k].named;
+        snprintf(to, sizeof to, "to%zu", k);
+        ck_assert_int_eq(mkdir(below(to), 0777), 0);
+        if (rows[k].there != NULL) {
+            snprintf(there, sizeof there, "%s/%s", to, rows[k].there);
+            write_file(there, rows[k].bytes, strlen(rows[k].bytes));
+        }
+        if (named != NULL && strcmp(named, "bytes") != 0)
+            named = below(named);
+        const enum status status =
+            tokenizer_files_check(NULL, named, 9, below(to), &error);
+        ck_assert_msg(status == (rows[k].about ? STATUS_INVALID : STATUS_OK),
+                      "row %zu: status %d", k, (int)status);
+        if (rows[k].about != NULL)
+            expect_named(&error, rows[k].about);
+    }
+    expect_ok(tokenizer_files_check(below("whole"), NULL, 9, below("absent"),
+                                    &error), &error);
+    ck_assert(!exists("absent"));
+    remove_directory();
+}
+END_TEST
+
+/* A fresh model says its size when its tokenizer is open, and that was
+   tokenizer.bin. */
+START_TEST(a_fresh_model_gets_the_tokenizer_that_was_opened)
+{
+    make_directory();
+    ck_assert_int_eq(mkdir(below("from"), 0777), 0);
+    ck_assert_int_eq(mkdir(below("to"), 0777), 0);
+    write_file("from/tok9.bin", "sized", 5);
+    write_file("from/tokenizer.bin", "opened", 6);
+    expect_ok(tokenizer_files_copy(NULL, below("from"), 9, below("to"),
+                                   &error), &error);
+    ck_assert(same_file("from/tokenizer.bin", "to/tokenizer.bin"));
+    expect_ok(tokenizer_files_check(NULL, below("from"), 9, below("to"),
+                                    &error), &error);
+    remove_directory();
+}
+END_TEST
+
+START_TEST(a_check_without_memory_leaves_nothing)
+{
+    make_directory();
+    write_vocabulary();
+    ck_assert_int_eq(mkdir(below("to"), 0777), 0);
+    expect_ok(tokenizer_files_copy(directory, NULL, 384, below("to"), &error),
+              &error);
+    for (long n = 1;; n++) {
+        const long live = allocator_live();
+        allocator_fail_at(n);
+        const enum status status = tokenizer_files_check(
+            directory, NULL, 384, below("to"), &error);
+        const long left = allocator_live();
+        if (!allocator_stop())
+            break;
+        ck_assert_int_eq(status, STATUS_NO_MEMORY);
+        ck_assert_int_eq(left, live);
+    }
+    remove_directory();
+}
+END_TEST
+
 /* ------------------------------------------------------------------- runs */
 
 enum { FAMILIES = 3 };
@@ -1470,6 +1567,65 @@ START_TEST(train_does_not_write_over_what_it_began_from)
 }
 END_TEST
 
+/* A tokenizer of llama2.c's: three tokens that are no text, and the bytes. */
+static void write_scores(const char *name)
+{
+    static const char *const first[] = { "<unk>", "\n<s>\n", "\n</s>\n" };
+    FILE *file = fopen(below(name), "wb");
+    const int32_t longest = 6;
+    const float score = 0;
+    ck_assert_ptr_nonnull(file);
+    fwrite(&longest, sizeof longest, 1, file);
+    for (int id = 0; id < 259; id++) {
+        char token[8];
+        if (id < 3)
+            snprintf(token, sizeof token, "%s", first[id]);
+        else
+            snprintf(token, sizeof token, "<0x%02X>", (unsigned)(id - 3));
+        const int32_t length = (int32_t)strlen(token);
+        fwrite(&score, sizeof score, 1, file);
+        fwrite(&length, sizeof length, 1, file);
+        fwrite(token, 1, (size_t)length, file);
+    }
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* tokenizer_open would take the pair of the first run for the second's. */
+START_TEST(train_refuses_a_directory_of_another_tokenizer)
+{
+    char options[1200];
+    make_directory();
+    write_text("text");
+    write_vocabulary();
+    write_scores("scores.bin");
+    for (int again = 0; again < 2; again++)
+        train(0, "--text %s --tokenizer %s --out %s --steps 1 " TINY,
+              below("text"), below("vocab.json"), below("a"));
+    train(0, "--text %s --tokenizer %s --out %s --steps 1 " TINY,
+          below("text"), below("vocab.json"), below("was"));
+    for (int named = 0; named < 2; named++) {
+        char tokenizer[300] = "";
+        if (named)
+            snprintf(tokenizer, sizeof tokenizer, "--tokenizer %s",
+                     below("scores.bin"));
+        snprintf(options, sizeof options, "%s --out %s --steps 1 " TINY,
+                 tokenizer, below("a"));
+        expect_said(1, "vocab.json", options);
+        expect_said(1, "another tokenizer", options);
+        ck_assert(!exists("a/tokenizer.bin"));
+        ck_assert(same_file("a/vocab.json", "was/vocab.json"));
+        ck_assert(same_file("a/model.safetensors", "was/model.safetensors"));
+    }
+    /* what goes on with its own tokenizer is not in its own way */
+    train(0, "--text %s --resume %s --steps 2", below("text"), below("a"));
+    train(0, "--text %s --resume %s --out %s --steps 3", below("text"),
+          below("a"), below("b"));
+    train(0, "--text %s --resume %s --tokenizer %s --steps 4", below("text"),
+          below("b"), below("vocab.json"));
+    remove_directory();
+}
+END_TEST
+
 static const struct test tests[] = {
     TEST(a_text_of_bytes_is_its_corpus, 2, "draw windows of tokens"),
     TEST(no_token_lies_in_both_parts, 2,
@@ -1497,6 +1653,12 @@ static const struct test tests[] = {
          "copy the one tokenizer that was named"),
     TEST(a_tokenizer_without_memory_is_not_copied_in_part, 2,
          "copy one file"),
+    TEST(a_directory_with_another_tokenizer_is_refused, 2,
+         "compare the bytes of a file and its original"),
+    TEST(a_fresh_model_gets_the_tokenizer_that_was_opened, 2,
+         "name the candidates"),
+    TEST(a_check_without_memory_leaves_nothing, 2,
+         "refuse a file that is no copy"),
     TEST(a_tiny_gpt_trains_as_in_chapter_3, 2, "one step of any family"),
     TEST(a_run_that_chapter_3_saved_goes_on_here, 2,
          "take the moments of the record as well"),
@@ -1532,6 +1694,8 @@ static const struct test tests[] = {
          "the config of fresh weights"),
     TEST(train_does_not_write_over_what_it_began_from, 2,
          "refuse to write over the model that was read"),
+    TEST(train_refuses_a_directory_of_another_tokenizer, 3,
+         "bring the tokenizer along"),
 };
 
 SUITE("19c: training any of them", tests);
