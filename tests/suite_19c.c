@@ -1626,6 +1626,30 @@ START_TEST(train_refuses_a_directory_of_another_tokenizer)
 }
 END_TEST
 
+/* A log may lie in the directory, which is made for it. */
+START_TEST(train_is_refused_before_it_writes)
+{
+    char options[1200];
+    make_directory();
+    write_text("text");
+    write_vocabulary();
+    ck_assert_int_eq(mkdir(below("out"), 0777), 0);
+    snprintf(options, sizeof options, "--tokenizer %s --out %s --log %s "
+             "--steps 1 " TINY, below("vocab.json"), below("out"),
+             below("absent/log"));
+    expect_said(1, "absent/log", options);
+    /* not a file was left: a directory that is empty can be removed */
+    ck_assert_int_eq(rmdir(below("out")), 0);
+    snprintf(options, sizeof options, "--tokenizer %s --out %s --log %s "
+             "--steps 1 " TINY, below("vocab.json"), below("out"),
+             below("out/log"));
+    expect_said(0, "saved", options);
+    ck_assert(exists("out/log"));
+    ck_assert(same_file("vocab.json", "out/vocab.json"));
+    remove_directory();
+}
+END_TEST
+
 static const struct test tests[] = {
     TEST(a_text_of_bytes_is_its_corpus, 2, "draw windows of tokens"),
     TEST(no_token_lies_in_both_parts, 2,
@@ -1695,7 +1719,9 @@ static const struct test tests[] = {
     TEST(train_does_not_write_over_what_it_began_from, 2,
          "refuse to write over the model that was read"),
     TEST(train_refuses_a_directory_of_another_tokenizer, 3,
-         "bring the tokenizer along"),
+         "refuse a directory that would not open as what is saved"),
+    TEST(train_is_refused_before_it_writes, 3,
+         "prepare what the run writes into"),
 };
 
 SUITE("19c: training any of them", tests);
