@@ -300,6 +300,40 @@ START_TEST(a_line_says_what_its_fields_say)
 }
 END_TEST
 
+/* A double has every whole number below 2^53, and few above. */
+START_TEST(a_number_is_a_name_when_it_can_be_written_back)
+{
+    struct voice voice = voice_new(1900);
+    struct serve_line line;
+    static const struct { const char *number, *written; } rows[] = {
+        {"0", "0"}, {"-0", "0"}, {"5", "5"}, {"-17", "-17"}, {"1e3", "1000"},
+        {"1234567890123456", "1234567890123456"}, {"12345678e-2", NULL},
+        {"9007199254740991", "9007199254740991"},
+        {"-9007199254740991", "-9007199254740991"},
+        {"9007199254740992", NULL}, {"9007199254740993", NULL},
+        {"-9007199254740992", NULL}, {"0.5", NULL}, {"1e300", NULL},
+        {"1e999", NULL}};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++)
+        for (int cancels = 0; cancels < 2; cancels++) {
+            char text[100];
+            snprintf(text, sizeof text, cancels ? "{\"cancel\": %s}"
+                     : "{\"id\": %s, \"prompt\": \"a\"}", rows[k].number);
+            const enum status status = parse(&line, text, &voice.speaker, N);
+            ck_assert_msg(status == (rows[k].written ? STATUS_OK
+                                     : STATUS_INVALID), "%s", text);
+            if (rows[k].written != NULL)
+                ck_assert_str_eq(cancels ? line.cancel : line.id,
+                                 rows[k].written);
+            else
+                ck_assert_str_eq(error.message, cancels
+                    ? "cancel: expected a string or a whole number below 2^53"
+                    : "id: expected a string or a whole number below 2^53");
+            serve_line_free(&line);
+        }
+    voice_free(&voice);
+}
+END_TEST
+
 START_TEST(an_answer_without_a_length_gets_the_room_that_there_is)
 {
     struct voice voice = voice_new(1900);
@@ -874,6 +908,8 @@ static const struct test tests[] = {
     TEST(what_cannot_be_read_is_no_end, 2, "fill the buffer"),
     TEST(every_field_is_refused_by_its_name, 2, "read the fields of a line"),
     TEST(a_line_says_what_its_fields_say, 2, "read what a line may say"),
+    TEST(a_number_is_a_name_when_it_can_be_written_back, 2,
+         "refuse what cannot be written back"),
     TEST(an_answer_without_a_length_gets_the_room_that_there_is, 2,
          "let the answer be as long as there is room"),
     TEST(what_is_written_back_is_spelled, 2, "write characters as JSON"),
