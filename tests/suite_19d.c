@@ -617,6 +617,62 @@ START_TEST(each_end_of_a_model_ends_an_answer)
 }
 END_TEST
 
+static bool is_plain(int32_t byte)
+{
+    return byte > ' ' && byte < 127 && strchr("\"\\", byte) == NULL;
+}
+
+/* X, a byte that is no character, Y: the stop XY is not there, and one that
+   begins with what was shown in between is. */
+START_TEST(a_stop_is_sought_in_what_is_shown)
+{
+    struct voice voice = voice_new(1910);
+    int32_t tokens[200];
+    char text[800], line[200], stop[8];
+    int count = 0, tried = 0;
+    for (uint64_t seed = 1; seed < 200 && tried < 6; seed++) {
+        snprintf(line, sizeof line, "{\"id\": \"a\", \"prompt\": \"abc\","
+                 " \"seed\": %d, \"temperature\": 3}\n", (int)seed);
+        struct answers whole = converse(&voice.speaker, 1, N, 0, line);
+        answer_of(&whole, "a", tokens, &count, text);
+        answers_free(&whole);
+        int at = 0;
+        while (at + 2 < count && !(is_plain(tokens[at])
+                                   && tokens[at + 1] >= 0x80
+                                   && tokens[at + 1] < 0xc0
+                                   && is_plain(tokens[at + 2])))
+            at++;
+        if (at + 2 >= count)
+            continue;
+        snprintf(stop, sizeof stop, "%c%c", (int)tokens[at],
+                 (int)tokens[at + 2]);
+        if (strstr(text, stop) != NULL)
+            continue;
+        tried++;
+        for (int shown = 0; shown < 2; shown++) {
+            if (shown)
+                snprintf(stop, sizeof stop, "\xef\xbf\xbd%c",
+                         (int)tokens[at + 2]);
+            snprintf(line, sizeof line, "{\"id\": \"a\", \"prompt\": \"abc\""
+                     ", \"seed\": %d, \"temperature\": 3, \"stop\": \"%s\"}"
+                     "\n", (int)seed, stop);
+            int32_t others[200];
+            int other_count = 0;
+            struct answers cut = converse(&voice.speaker, 1, N, 0, line);
+            ck_assert_str_eq(answer_of(&cut, "a", others, &other_count, text),
+                             shown ? "stop" : "length");
+            if (shown)
+                ck_assert_str_eq(strstr(text, stop), stop);
+            else
+                ck_assert_int_eq(other_count, count);
+            answers_free(&cut);
+        }
+    }
+    ck_assert_int_ge(tried, 3);
+    voice_free(&voice);
+}
+END_TEST
+
 /* A hundred through three places: the others wait in the pipe. */
 START_TEST(the_pipe_waits_while_no_place_is_free)
 {
@@ -917,6 +973,8 @@ static const struct test tests[] = {
     TEST(a_stop_is_found_wherever_its_bytes_come, 2,
          "look for the stop behind each byte"),
     TEST(each_end_of_a_model_ends_an_answer, 3, "hear a token"),
+    TEST(a_stop_is_sought_in_what_is_shown, 2,
+         "show a byte that is no character"),
     TEST(the_pipe_waits_while_no_place_is_free, 2,
          "take lines while there is room"),
     TEST(a_conversation_is_answered_line_by_line, 2, SERVER),
