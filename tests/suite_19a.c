@@ -436,6 +436,32 @@ START_TEST(numbers_flags_and_names_are_of_their_type)
 }
 END_TEST
 
+/* A config of GPT-2 that does not say so is none of ours, and lacks fields. */
+START_TEST(a_type_is_a_string_under_its_own_name)
+{
+    static const char *const values[] = {"null", "7", "true", "[\"gpt2\"]"};
+    const struct gpt_config gpt = small_gpt2_config();
+    const struct llama_config llama = small_llama_config();
+    for (int k = 0; k < 2; k++) {
+        const char *text = k == 0 ? gpt2_text(&gpt, "")
+                                  : llama_text(&llama, "");
+        char *whole = malloc(strlen(text) + 1);
+        struct hub_config config;
+        strcpy(whole, text);
+        for (size_t v = 0; v < LENGTH(values); v++) {
+            ck_assert_int_eq(parse(&config, with(whole, "model_type",
+                                                 values[v])), STATUS_FORMAT);
+            ck_assert_str_eq(error.message, "model_type: expected a string");
+        }
+        char *key = strstr(whole, "model_type");
+        ck_assert_ptr_nonnull(key);
+        key[0] = 'M';
+        ck_assert_int_eq(parse(&config, whole), STATUS_FORMAT);
+        free(whole);
+    }
+}
+END_TEST
+
 START_TEST(a_width_of_the_feed_forward_layer_is_given_or_four_times)
 {
     const struct gpt_config gpt = small_gpt2_config();
@@ -1544,6 +1570,8 @@ static const struct test tests[] = {
     TEST(what_does_not_matter_here_is_ignored, 1, INNER),
     TEST(a_size_is_there_and_is_one, 1,
          "refuse what is no number, or no size"),
+    TEST(a_type_is_a_string_under_its_own_name, 2,
+         "let a config without a type be one of ours"),
     TEST(a_width_of_the_feed_forward_layer_is_given_or_four_times, 1, INNER),
     TEST(gelu_has_the_name_that_the_config_gives_it, 1,
          "the config of GPT-2"),
