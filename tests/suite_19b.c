@@ -1646,6 +1646,36 @@ START_TEST(a_tokenizer_that_is_named_is_the_one)
 }
 END_TEST
 
+/* All of them hold scores, and lie beside a pair. */
+START_TEST(a_pair_is_opened_by_the_name_of_its_vocabulary)
+{
+    static const char *const others[] = {
+        "tokenizer.json", "my-vocab.json", "vocab.json.json", "Vocab.json",
+        "vocab.jso", ".json"
+    };
+    struct trained *t = plain_files();
+    struct scored *s = small_scored();
+    char here[4096];
+    take_away();
+    put_file("vocab.json", t->vocab, strlen(t->vocab));
+    put_file("merges.txt", t->merges, strlen(t->merges));
+    for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
+        put_file(others[k], s->file, s->length);
+        ck_assert_msg(opened("/", beside(others[k]), 0) == 269, "%s",
+                      others[k]);
+        remove(beside(others[k]));
+    }
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    ck_assert_int_eq(chdir(harness_scratch()), 0);
+    const int count = opened("/", "vocab.json", 0);
+    ck_assert_int_eq(chdir(here), 0);
+    ck_assert_int_eq(count, 259);
+    take_away();
+    scored_free(s);
+    trained_free(t);
+}
+END_TEST
+
 START_TEST(files_that_cannot_be_a_tokenizers_are_not_read)
 {
     take_away();
@@ -2289,6 +2319,8 @@ static const struct test tests[] = {
          "open what a directory has"),
     TEST(a_tokenizer_that_is_named_is_the_one, 2,
          "open what the caller names"),
+    TEST(a_pair_is_opened_by_the_name_of_its_vocabulary, 2,
+         "open the pair that a vocabulary belongs to"),
     TEST(files_that_cannot_be_a_tokenizers_are_not_read, 2,
          "read a file that a tokenizer may have"),
     TEST(two_tokenizers_differ_in_a_token_or_in_their_number, 2,
