@@ -531,7 +531,7 @@ START_TEST(two_who_are_in_have_two_names)
     ck_assert_int_eq(answers.served.requests, 3);
     expect_generated(&voice, &answers, "1", "ab", 9, 0, 0);
     char *all = cJSON_PrintUnformatted(answers.lines);
-    ck_assert_ptr_nonnull(strstr(all, "{\"id\":4,\"end\":\"length\""));
+    ck_assert_ptr_nonnull(strstr(all, "{\"line\":4,\"end\":\"length\""));
     cJSON_free(all);
     answers_free(&answers);
     voice_free(&voice);
@@ -613,6 +613,46 @@ START_TEST(each_end_of_a_model_ends_an_answer)
     ck_assert_str_eq(answer_of(&whole, "a", cut, &shorter, text), "length");
     ck_assert_int_eq(shorter, count);
     answers_free(&whole);
+    voice_free(&voice);
+}
+END_TEST
+
+/* Lines 1 to 3 have no name; others are called 1, 2 and 3. */
+START_TEST(a_nameless_request_is_in_nobodys_way)
+{
+    struct voice voice = voice_new(1911);
+    struct answers answers = converse(&voice.speaker, 2, N, 6,
+        "{\"prompt\": \"ab\", \"max_new_tokens\": 9}\n"
+        "{\"prompt\": \"ab\", \"max_new_tokens\": 9}\n"
+        "{\"prompt\": \"ab\", \"temperature\": -1}\n"
+        "{\"id\": 1, \"prompt\": \"cd\", \"max_new_tokens\": 8}\n"
+        "{\"id\": 2, \"prompt\": \"ef\", \"max_new_tokens\": 7}\n"
+        "{\"id\": \"1\", \"prompt\": \"gh\", \"max_new_tokens\": 6}\n"
+        "{\"cancel\": 2}\n"
+        "{\"cancel\": 3}\n");
+    static const struct { const char *end; int count; } rows[] = {
+        {"{\"line\":1,\"end\":\"length\",\"tokens\":9", 1},
+        {"{\"line\":2,\"end\":\"length\",\"tokens\":9", 1},
+        {"{\"line\":3,\"error\"", 1}, {"{\"line\":3,\"end\"", 0},
+        {"{\"id\":1,\"end\":\"length\",\"tokens\":8", 1},
+        {"{\"id\":2,\"end\":\"cancelled\",\"tokens\":0", 1},
+        {"{\"id\":\"1\",\"end\":\"length\",\"tokens\":6", 1},
+        {"{\"line\":1,\"token\"", 9}, {"{\"line\":2,\"token\"", 9},
+        {"{\"id\":1,\"token\"", 8}, {"{\"id\":\"1\",\"token\"", 6},
+        {"{\"line\":8,\"error\"", 1},
+    };
+    char *all = cJSON_PrintUnformatted(answers.lines);
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        int count = 0;
+        for (const char *at = all; (at = strstr(at, rows[k].end)) != NULL;
+             at++)
+            count++;
+        ck_assert_msg(count == rows[k].count, "%d times %s in %s", count,
+                      rows[k].end, all);
+    }
+    ck_assert_int_eq(answers.served.refused, 2);
+    cJSON_free(all);
+    answers_free(&answers);
     voice_free(&voice);
 }
 END_TEST
@@ -969,6 +1009,7 @@ static const struct test tests[] = {
     TEST(an_answer_without_a_length_gets_the_room_that_there_is, 2,
          "let the answer be as long as there is room"),
     TEST(what_is_written_back_is_spelled, 2, "write characters as JSON"),
+    TEST(a_nameless_request_is_in_nobodys_way, 2, "name the client"),
     TEST(two_who_are_in_have_two_names, 2, "refuse a name that is in use"),
     TEST(a_stop_is_found_wherever_its_bytes_come, 2,
          "look for the stop behind each byte"),
