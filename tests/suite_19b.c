@@ -947,7 +947,8 @@ START_TEST(a_vocabulary_that_cannot_be_is_refused)
         {"\"ab\": 256", "\"ab\": \"256\"", "\"ab\""},
         {"\"ab\": 256", "\"ab\": null", "\"ab\""},
         {"\"ab\": 256", "\"ab\": [256]", "\"ab\""},
-        {"\"ab\": 256", "\"abc\": 256", "are both \"abc\""},
+        {"\"ab\": 256", "\"abc\": 256", "\"abc\""},
+        {"\"ab\": 256", "\" \": 256", "are both"},
         {"\"ab\": 256", "\"\": 256", "empty token"},
         {"\"ab\": 256", "\"xy\": 256", "merges.txt: line 2"},
         {"\"a\": 97", "\"xy\": 97", "byte 61"},
@@ -963,6 +964,26 @@ START_TEST(a_vocabulary_that_cannot_be_is_refused)
     expect_bad_files("{}", t->merges, "byte 00");
     expect_bad_files("[]", t->merges, "JSON object");
     expect_bad_files("7", t->merges, "JSON object");
+    trained_free(t);
+}
+END_TEST
+
+/* Without what is behind the zero it would be the token that is missing. */
+START_TEST(a_token_with_a_zero_in_it_is_refused)
+{
+    static const char *const spelled[] = {
+        "\"ab\\u0000x\": 256", "\"\\u0061b\\u0000\": 256"
+    };
+    struct trained *t = plain_files();
+    for (size_t k = 0; k < sizeof spelled / sizeof spelled[0]; k++) {
+        char *vocab = with(t->vocab, "\"ab\": 256", spelled[k]);
+        expect_bad_files(vocab, t->merges, "vocab.json: holds a zero");
+        free(vocab);
+    }
+    /* a backslash and six characters are no zero, and some other token */
+    char *vocab = with(t->vocab, "\"ab\": 256", "\"\\\\u0000\": 256");
+    expect_bad_files(vocab, t->merges, "merges.txt: line 2");
+    free(vocab);
     trained_free(t);
 }
 END_TEST
@@ -2286,6 +2307,8 @@ static const struct test tests[] = {
     TEST(a_megabyte_in_one_piece_is_a_matter_of_moments, 2, VALID),
     TEST(a_vocabulary_that_cannot_be_is_refused, 2,
          "refuse a token that has no id of its own"),
+    TEST(a_token_with_a_zero_in_it_is_refused, 2,
+         "parse the object of tokens"),
     TEST(merges_that_do_not_fit_the_vocabulary_are_refused, 2,
          "hold the two files against each other"),
     TEST(a_file_may_end_its_lines_otherwise_and_leave_its_version_out, 2,
