@@ -509,6 +509,34 @@ START_TEST(heads_of_keys_are_given_or_one_for_each_query)
 }
 END_TEST
 
+START_TEST(a_mixtures_heads_of_keys_are_given_or_eight_or_one_for_each)
+{
+    struct llama_config llama = small_llama_config();
+    struct hub_config config;
+    llama.n_experts = 4;
+    llama.experts_per_token = 2;
+    llama.n_heads = 16;
+    llama.n_kv_heads = 4;
+    char *text = malloc(4096);
+    strcpy(text, llama_text(&llama, ""));
+    expect_ok(parse(&config, text), &error);
+    ck_assert_int_eq(config.format, FORMAT_MIXTRAL);
+    ck_assert_int_eq(config.llama.n_kv_heads, 4);
+    expect_ok(parse(&config, without(text, "num_key_value_heads")), &error);
+    ck_assert_int_eq(config.llama.n_kv_heads, 8);
+    expect_ok(parse(&config, with(text, "num_key_value_heads", "null")),
+              &error);
+    ck_assert_int_eq(config.llama.n_kv_heads, 16);
+    /* eight do not fit four heads, and the default is not bent */
+    llama.n_heads = 4;
+    strcpy(text, llama_text(&llama, ""));
+    ck_assert_int_eq(parse(&config, without(text, "num_key_value_heads")),
+                     STATUS_INVALID);
+    expect_named(&error, "n_kv_heads");
+    free(text);
+}
+END_TEST
+
 START_TEST(a_heads_width_is_given_or_the_quotient)
 {
     struct llama_config llama = small_llama_config();
@@ -1570,12 +1598,14 @@ static const struct test tests[] = {
     TEST(what_does_not_matter_here_is_ignored, 1, INNER),
     TEST(a_size_is_there_and_is_one, 1,
          "refuse what is no number, or no size"),
-    TEST(a_type_is_a_string_under_its_own_name, 2,
+    TEST(a_type_is_a_string_under_its_own_name, 1,
          "let a config without a type be one of ours"),
     TEST(a_width_of_the_feed_forward_layer_is_given_or_four_times, 1, INNER),
     TEST(gelu_has_the_name_that_the_config_gives_it, 1,
          "the config of GPT-2"),
     TEST(heads_of_keys_are_given_or_one_for_each_query, 1, KEYS),
+    TEST(a_mixtures_heads_of_keys_are_given_or_eight_or_one_for_each, 1,
+         "let a mixture that does not say have eight heads of keys"),
     TEST(newer_files_keep_the_base_of_the_turns_elsewhere, 1,
          "the turns of newer files"),
     TEST(what_a_config_leaves_out_is_the_public_default, 1,
