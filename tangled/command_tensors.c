@@ -9,10 +9,7 @@ static void print_quoted(const char *text)
     for (; *text != '\0'; text++) {
         if (*text == '"' || *text == '\\')
             putchar('\\');
-        if ((unsigned char)*text < ' ')
-            printf("\\u%04x", (unsigned)*text);
-        else
-            putchar(*text);
+        putchar(*text);
     }
     putchar('"');
 }

@@ -434,6 +434,7 @@ static enum status take_up(struct run *run, struct error *error)
 static enum status begin(struct run *run, struct error *error)
 {
     struct request *request = &run->request;
+    const char *source = request->resume ? request->resume : request->from;
     enum status status = corpus_read(&run->corpus, request->texts,
                                      request->text_count, error);
     if (status == STATUS_OK)
@@ -447,20 +448,23 @@ static enum status begin(struct run *run, struct error *error)
         status = error_set(error, STATUS_INVALID, "--out: expected another"
                            " directory than --from");
     if (status == STATUS_OK)
-        status = make_directory(request->out, error);
-    const char *source = request->resume ? request->resume : request->from;
-    if (status == STATUS_OK)
         status = hub_save_check(request->out, error);
     if (status == STATUS_OK)
-        status = tokenizer_files_copy(source, request->tokenizer,
-                                      run->trainer.trainable.vocab_size,
-                                      request->out, error);
+        status = tokenizer_files_check(source, request->tokenizer,
+                                       run->trainer.trainable.vocab_size,
+                                       request->out, error);
+    if (status == STATUS_OK)
+        status = make_directory(request->out, error);
     if (status == STATUS_OK && request->log != NULL) {
         run->log = fopen(request->log, request->resume ? "a" : "w");
         if (run->log == NULL)
             status = error_set(error, STATUS_IO, "%s: %s", request->log,
                                strerror(errno));
     }
+    if (status == STATUS_OK)
+        status = tokenizer_files_copy(source, request->tokenizer,
+                                      run->trainer.trainable.vocab_size,
+                                      request->out, error);
     if (request->resume != NULL && request->settings.steps > 0)
         run->trainer.settings.steps = request->settings.steps;
     run->terminal = isatty(STDERR_FILENO);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "byte_alphabet.h"
+#include "json.h"
 #include "pieces.h"
 #include "tokenizer.h"
 #include "tokenizer_parts.h"
@@ -215,17 +216,13 @@ static enum status take_tokens(struct tokenizer *tokenizer,
 static enum status read_vocab(struct tokenizer **tokenizer, const char *text,
                               size_t length, struct error *error)
 {
-    const char *end = NULL;
     int count = 0;
     size_t bytes = 0;
-    cJSON *object = cJSON_ParseWithLengthOpts(text, length, &end, false);
-    enum status status = STATUS_OK;
-    while (object != NULL && end < text + length && *end != '\0'
-           && strchr(" \t\r\n", *end) != NULL)
-        end++;
-    if (object == NULL || !cJSON_IsObject(object) || end != text + length)
-        status = error_set(error, STATUS_FORMAT,
-                           "vocab.json: expected a JSON object of tokens");
+    cJSON *object = NULL;
+    struct error inner;
+    enum status status = json_parse(&object, text, length, &inner);
+    if (status != STATUS_OK)
+        error_set(error, status, "vocab.json: %s", inner.message);
     if (status == STATUS_OK)
         status = count_tokens(object, &count, &bytes, error);
     if (status == STATUS_OK)

@@ -224,6 +224,10 @@ static enum status take_llama(struct hub_config *config, const cJSON *object,
         status = take_name(object, "hidden_act", acts, 1, &act, error);
     if (status != STATUS_OK)
         return status;
+    if (config->format == FORMAT_MIXTRAL
+        && cJSON_GetObjectItemCaseSensitive(object,
+                                            "num_key_value_heads") == NULL)
+        llama->n_kv_heads = 8;
     if (llama->n_kv_heads == 0)
         llama->n_kv_heads = llama->n_heads;
     if (llama->head_dim == 0 && llama->d_model % llama->n_heads != 0)
@@ -241,8 +245,11 @@ static enum status take_config(struct hub_config *config,
 {
     static const char *const types[] = {"gpt2", "llama", "mixtral"};
     int type;
-    if (!cJSON_HasObjectItem(object, "model_type"))
+    const cJSON *named = cJSON_GetObjectItemCaseSensitive(object, "model_type");
+    if (named == NULL)
         return gpt_config_parse(&config->gpt, text, length, error);
+    if (!cJSON_IsString(named))
+        return error_set(error, STATUS_FORMAT, "model_type: expected a string");
     const enum status status = take_name(object, "model_type", types, 3,
                                          &type, error);
     if (status != STATUS_OK)

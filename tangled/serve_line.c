@@ -1,5 +1,6 @@
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "json.h"
@@ -148,16 +149,31 @@ static char *copy_of(const char *text)
     return copy != NULL ? strcpy(copy, text) : NULL;
 }
 
+/* To be freed; NULL when there is no memory. */
+static char *spell_name(const cJSON *item)
+{
+    char *printed, *copy;
+    if (cJSON_IsNumber(item)) {
+        char digits[24];
+        snprintf(digits, sizeof digits, "%lld", (long long)item->valuedouble);
+        return copy_of(digits);
+    }
+    printed = cJSON_PrintUnformatted(item);
+    copy = printed != NULL ? copy_of(printed) : NULL;
+    cJSON_free(printed);
+    return copy;
+}
+
 static enum status read_name(const cJSON *item, char **name,
                              struct error *error)
 {
-    if (!cJSON_IsString(item) && !cJSON_IsNumber(item))
-        return error_set(error, STATUS_INVALID,
-                         "%s: expected a string or a number", item->string);
-    char *printed = cJSON_PrintUnformatted(item);
+    const double number = cJSON_IsNumber(item) ? item->valuedouble : NAN;
+    if (!cJSON_IsString(item)
+        && !(fabs(number) < 9007199254740992.0 && number == floor(number)))
+        return error_set(error, STATUS_INVALID, "%s: expected a string or a"
+                         " whole number below 2^53", item->string);
     free(*name);
-    *name = printed != NULL ? copy_of(printed) : NULL;
-    cJSON_free(printed);
+    *name = spell_name(item);
     return *name != NULL ? STATUS_OK
         : error_set(error, STATUS_NO_MEMORY, "no memory for an id");
 }

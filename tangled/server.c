@@ -10,6 +10,7 @@
 struct client {
     struct server *server;
     char *id;                    /* as JSON; NULL: nobody */
+    bool nameless;               /* the id is the number of a line */
     int64_t ticket;
     int tokens;                  /* said */
     struct text_stream text;
@@ -35,13 +36,14 @@ static int places_of(const struct server *server)
     return server->limits->slots + server->limits->waiting;
 }
 
-/* NULL is the id of one that is nobody's. */
+/* NULL is the id of one that is nobody's; nobody calls for the nameless. */
 static struct client *client_of(const struct server *server, const char *id)
 {
     for (int k = 0; k < places_of(server); k++) {
-        const char *own = server->clients[k].id;
-        if (own == NULL ? id == NULL : id != NULL && strcmp(own, id) == 0)
-            return &server->clients[k];
+        struct client *client = &server->clients[k];
+        if (client->id == NULL ? id == NULL
+            : id != NULL && !client->nameless && strcmp(client->id, id) == 0)
+            return client;
     }
     return NULL;
 }
@@ -75,6 +77,12 @@ static void put_message(FILE *output, const struct error *error)
         length -= step;
     }
     fputc('"', output);
+}
+
+static void put_name(const struct client *client)
+{
+    fprintf(client->server->output, "{\"%s\": %s, ",
+            client->nameless ? "line" : "id", client->id);
 }
 
 static void put_error(const struct server *server, const char *id,
@@ -111,6 +119,7 @@ static bool put_character(void *context, const char *bytes, size_t length,
         look_for_stop(client, bytes, length);
     } else {
         fprintf(client->server->output, "\\ufffd");
+        look_for_stop(client, "\xef\xbf\xbd", 3);
     }
     return true;
 }
@@ -120,7 +129,8 @@ static bool on_token(void *context, int32_t id)
     struct client *client = context;
     FILE *output = client->server->output;
     client->tokens++;
-    fprintf(output, "{\"id\": %s, \"token\": %d", client->id, (int)id);
+    put_name(client);
+    fprintf(output, "\"token\": %d", (int)id);
     if (client->text.tokenizer != NULL) {
         fprintf(output, ", \"text\": \"");
         text_stream_add(&client->text, id);
@@ -136,9 +146,10 @@ static void on_end(void *context, enum slot_end end,
 {
     struct client *client = context;
     FILE *output = client->server->output;
-    fprintf(output, "{\"id\": %s, \"end\": \"%s\", \"tokens\": %d",
-            client->id, slot_end_name(end == ENDED_STOP && client->over
-                                      ? ENDED_EOS : end), client->tokens);
+    put_name(client);
+    fprintf(output, "\"end\": \"%s\", \"tokens\": %d",
+            slot_end_name(end == ENDED_STOP && client->over ? ENDED_EOS : end),
+            client->tokens);
     if (client->text.tokenizer != NULL) {
         fprintf(output, ", \"text\": \"");
         text_stream_end(&client->text);
@@ -157,19 +168,20 @@ static enum status let_in(struct server *server, struct serve_line *line,
                           struct error *error)
 {
     enum { NUMBER = 32 };            /* characters */
-    if (line->id == NULL) {
+    const bool nameless = line->id == NULL;
+    if (nameless) {
         line->id = malloc(NUMBER);
         if (line->id == NULL)
             return error_set(error, STATUS_NO_MEMORY, "no memory for an id");
         snprintf(line->id, NUMBER, "%ld", server->served.lines);
     }
-    if (client_of(server, line->id) != NULL)
+    if (!nameless && client_of(server, line->id) != NULL)
         return error_set(error, STATUS_INVALID, "id: the one that has it is in,"
                          " and this is another");
     struct client *client = client_of(server, NULL);
     *client = (struct client){
-        .server = server, .id = line->id, .stop_length = line->stop_length,
-        .ends = line->ends,
+        .server = server, .id = line->id, .nameless = nameless,
+        .ends = line->ends, .stop_length = line->stop_length,
         .text = {.tokenizer = server->speaker->tokenizer, .previous = -1,
                  .show = put_character, .context = client}
     };
@@ -187,6 +199,10 @@ static enum status let_in(struct server *server, struct serve_line *line,
     } else {
         line->id = client->id;
         client->id = NULL;
+    }
+    if (status != STATUS_OK && nameless) {
+        free(line->id);
+        line->id = NULL;
     }
     return status;
 }

@@ -12,5 +12,11 @@
 enum status tokenizer_files_copy(const char *model_path,
                                  const char *tokenizer_path, int vocab_size,
                                  const char *directory, struct error *error);
+/* The same arguments, and nothing is written: refuses a directory that has a
+   file of a tokenizer which would not be such a copy. One that is missing is
+   fine. */
+enum status tokenizer_files_check(const char *model_path,
+                                  const char *tokenizer_path, int vocab_size,
+                                  const char *directory, struct error *error);
 
 #endif

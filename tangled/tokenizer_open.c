@@ -120,14 +120,14 @@ static void directory_of(struct path *directory, const char *path)
 static enum status open_named(struct tokenizer **tokenizer, const char *path,
                               int vocab_size, struct error *error)
 {
-    const size_t length = strlen(path);
     struct path directory;
     directory_of(&directory, path);
     if (strcmp(path, "bytes") == 0)
         return tokenizer_of_bytes(tokenizer, error);
     if (is_directory(path))
         return open_in(tokenizer, path, vocab_size, error);
-    if (length > 5 && strcmp(path + length - 5, ".json") == 0)
+    const char *slash = strrchr(path, '/');
+    if (strcmp(slash != NULL ? slash + 1 : path, "vocab.json") == 0)
         return open_merges(tokenizer, directory.text, error);
     return open_scores(tokenizer, path, vocab_size, error);
 }
