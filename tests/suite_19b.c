@@ -16,7 +16,7 @@
 #include "utf8.h"
 #include "vocabulary.h"
 #include "support/allocator.h"
-#include "support/models.h"
+#include "support/formats.h"
 #include "support/program.h"
 #include "support/tokenizers.h"
 
@@ -1820,7 +1820,7 @@ END_TEST
 
 enum { HEART_V = 272, HEART_N = 24 };
 
-static void save_heart(const char *directory, const int32_t *script)
+static struct tiny_gpt *heart_model(const int32_t *script)
 {
     const struct gpt_config config = {
         .vocab_size = HEART_V, .context_length = HEART_N, .d_model = HEART_V,
@@ -1834,6 +1834,12 @@ static void save_heart(const char *directory, const int32_t *script)
     }
     for (int t = 0; t + 1 < HEART_N; t++)
         p->position_embedding.weight.data[t * HEART_V + script[t + 1]] = 5;
+    return model;
+}
+
+static void save_heart(const char *directory, const int32_t *script)
+{
+    struct tiny_gpt *model = heart_model(script);
     mkdir(directory, 0700);
     expect_ok(tiny_gpt_save(model, directory, &error), &error);
     tiny_gpt_free(&model);
@@ -2110,8 +2116,8 @@ START_TEST(logits_takes_text_for_ids)
 }
 END_TEST
 
-/* Rows of every family and format, through the cache and without it. */
-START_TEST(logits_opens_every_family)
+/* The oracle's directories, through the cache and without it. */
+START_TEST(logits_are_the_same_with_the_cache_and_without)
 {
     static const char *const models[] = {
         "gpt2_tiny", "gpt2_tiny_f16", "gpt2_tiny_bf16", "llama_tiny"
@@ -2138,6 +2144,170 @@ START_TEST(logits_opens_every_family)
         ck_assert_int_eq(sscanf(run_program(line, 0), "%d %d %d", &said[0],
                                 &said[1], &said[2]), 3);
     }
+}
+END_TEST
+
+/* ------------------------------------------------ models of every format */
+
+enum { SAID = 5 };
+static const int32_t opening[] = {3, 1, 4, 1, 5, 9, 2};
+enum { OPENING = sizeof opening / sizeof opening[0] };
+
+/* Rows 2 … 5 of that text, which are behind its first three ids. */
+START_TEST(logits_are_right_in_every_format)
+{
+    for (enum written format = 0; format < FORMATS; format++) {
+        struct original original = original_of(format);
+        const int width = original.vocab_size;
+        float wanted[OPENING * 16], got[4 * 16];
+        char line[700], *end;
+        snprintf(line, sizeof line, "logits --model '%s' --prompt-ids 3,1,4"
+                 " --continuation-ids 1,5,9,2", write_format(format));
+        const char *at = run_program(line, 0);
+        for (int k = 0; k < 4 * width; k++, at = end) {
+            got[k] = strtof(at, &end);
+            ck_assert_ptr_ne(end, at);
+            ck_assert_int_eq(*end, k % width == width - 1 ? '\n' : ' ');
+        }
+        ck_assert_str_eq(at, "\n");
+        original_logits(&original, opening, OPENING, wanted);
+        expect_close(written_formats[format].name, got, wanted + 2 * width,
+                     (size_t)(4 * width), 2, (const int[]){4, width},
+                     TOLERANCE);
+        original_free(&original);
+    }
+}
+END_TEST
+
+/* Without a tokenizer beside them. No id has a larger logit than the one that
+   is said, but for the rounding of both. */
+START_TEST(generate_goes_on_greedily_in_every_format)
+{
+    for (enum written format = 0; format < FORMATS; format++) {
+        struct original original = original_of(format);
+        const int width = original.vocab_size;
+        int32_t ids[3 + SAID] = {3, 1, 4};
+        float rows[(3 + SAID) * 16];
+        char line[700], *end;
+        snprintf(line, sizeof line, "generate --model '%s' --prompt-ids"
+                 " 3,1,4 --max-new-tokens %d", write_format(format), SAID);
+        const char *at = run_program(line, 0);
+        for (int k = 0; k < SAID; k++, at = end) {
+            ids[3 + k] = (int32_t)strtol(at, &end, 10);
+            ck_assert_ptr_ne(end, at);
+            ck_assert(ids[3 + k] >= 0 && ids[3 + k] < width);
+        }
+        ck_assert_str_eq(at, "\n");
+        original_logits(&original, ids, 3 + SAID, rows);
+        for (int k = 0; k < SAID; k++) {
+            const float *row = rows + (2 + k) * width;
+            for (int id = 0; id < width; id++)
+                ck_assert_msg(row[id] - row[ids[3 + k]]
+                              <= 1e-5f + 1e-5f * fabsf(row[id]),
+                              "%s: new id %d is %d, and %d has more",
+                              written_formats[format].name, k,
+                              (int)ids[3 + k], id);
+        }
+        original_free(&original);
+    }
+}
+END_TEST
+
+static const char *said_by(const char *model, const char *command,
+                           const char *options)
+{
+    char line[1000];
+    snprintf(line, sizeof line, "%s --model '%s' %s", command, model,
+             options);
+    return run_program(line, 0);
+}
+
+/* The heart once more, as the hub would have it. */
+START_TEST(text_is_said_by_a_gpt2_of_the_hub)
+{
+    static const enum dtype types[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    const char *text = "xyz" EURO "abc\xC3\xA9";
+    struct trained *t = plain_files();
+    int32_t script[HEART_N];
+    for (size_t k = 0; k < HEART_N; k++)
+        script[k] = k < strlen(text) ? (unsigned char)text[k] : 258;
+    struct tiny_gpt *model = heart_model(script);
+    for (int k = 0; k < 3; k++) {
+        const char *directory = new_directory();
+        struct hub_file file = {.count = 0};
+        gpt2_tensors(&file, model, types[k], k == 1 ? "transformer." : "");
+        hub_write(&file, directory, gpt2_text(tiny_gpt_config(model), ""));
+        hub_clear(&file);
+        write_text(in(directory, "vocab.json"), t->vocab);
+        write_text(in(directory, "merges.txt"), t->merges);
+        ck_assert_str_eq(said_by(directory, "generate", "--prompt xyz"),
+                         EURO "abc\xC3\xA9");
+        if (k > 0)
+            continue;
+        ck_assert_str_eq(said_by(directory, "generate", "--prompt 'abc abc'"
+                                 " --max-new-tokens 2"), "\xE2\x82");
+        ck_assert_str_eq(said_by(directory, "tokenize", "--text 'abc ab'"),
+                         "257,32,256\n");
+    }
+    tiny_gpt_free(&model);
+    trained_free(t);
+}
+END_TEST
+
+/* A Llama that goes from each id to the next of a round, whatever was
+   before: without attention, an id has a column of its own, and its head's
+   row says which it follows. */
+static struct llama *model_of_a_round(const int32_t *round, int length)
+{
+    enum { V = 269, C = 270 };
+    const struct llama_config config = {
+        .vocab_size = V, .context_length = 24, .d_model = C, .n_layers = 1,
+        .n_heads = 1, .n_kv_heads = 1, .head_dim = C, .d_ff = 1,
+        .rms_norm_eps = 1e-5, .rope_theta = 10000
+    };
+    struct llama *model = new_llama(&config);
+    const struct tensor *table =
+        llama_tensor_find(model, "model.embed_tokens.weight")->tensor;
+    const struct tensor *head =
+        llama_tensor_find(model, "lm_head.weight")->tensor;
+    const struct tensor *norm =
+        llama_tensor_find(model, "model.norm.weight")->tensor;
+    for (int k = 0; k < C; k++)
+        norm->data[k] = 1;
+    for (int id = 0; id < V; id++)
+        table->data[id * C + id] = 1;
+    for (int k = 0; k < length; k++)
+        head->data[round[(k + 1) % length] * C + round[k]] = 1;
+    return model;
+}
+
+/* " a", c, é, bc, " ", the bytes of €, a, and 1, which ends a text. */
+START_TEST(text_is_said_by_a_file_of_llama2c)
+{
+    static const int32_t round[] = {266, 262, 263, 265, 259, 0xE2 + 3,
+                                    0x82 + 3, 0xAC + 3, 260, 1};
+    struct llama *model = model_of_a_round(round, 10);
+    struct scored *s = small_scored();
+    const char *directory = new_directory();
+    const char *path = in(directory, "model.bin");
+    size_t length;
+    unsigned char *bytes = llama2c_bytes(model, &length);
+    write_bytes(path, bytes, length);
+    write_bytes(in(directory, "tokenizer.bin"), s->file, s->length);
+    ck_assert_str_eq(said_by(path, "generate", "--prompt a"),
+                     "c\xC3\xA9" "bc " EURO "a");
+    ck_assert_str_eq(said_by(path, "generate", "--prompt bc"), " " EURO "a");
+    ck_assert_str_eq(said_by(path, "generate", "--prompt a"
+                             " --max-new-tokens 5"),
+                     "c\xC3\xA9" "bc \xE2");
+    ck_assert_str_eq(said_by(path, "generate", "--prompt a --json"
+                             " --eos -1 --max-new-tokens 11"),
+        "{\"tokens\":[262,263,265,259,229,133,175,260,1,266,262]}\n");
+    ck_assert_str_eq(said_by(path, "tokenize", "--text 'a bc'"),
+                     "1,266,259,265\n");
+    free(bytes);
+    scored_free(s);
+    llama_free(&model);
 }
 END_TEST
 
@@ -2365,12 +2535,21 @@ static const struct test tests[] = {
     TEST(a_chat_is_in_text_and_ends_its_replies_with_eos, 3,
          "choose the ids of a reply"),
     TEST(logits_takes_text_for_ids, 3, "read ids or text"),
-    TEST(logits_opens_every_family, 3, "compute the rows of any family"),
+    TEST(logits_are_the_same_with_the_cache_and_without, 3,
+         "compute the rows of any family"),
     TEST(tokenize_shows_ids_pieces_and_merges, 3, "printing ids"),
     TEST(tokenize_reads_files_and_pipes_and_undoes_itself, 3,
          "getting the text"),
     TEST(tokenize_refuses_what_it_cannot_do, 3,
          "refuse options of the other direction"),
+    TEST(logits_are_right_in_every_format, 3,
+         "compute the rows of any family"),
+    TEST(generate_goes_on_greedily_in_every_format, 3,
+         "generate with any model and its tokenizer"),
+    TEST(text_is_said_by_a_gpt2_of_the_hub, 3,
+         "generate with any model and its tokenizer"),
+    TEST(text_is_said_by_a_file_of_llama2c, 3,
+         "generate with any model and its tokenizer"),
 };
 
 SUITE("chapter 19, text and ids", tests);

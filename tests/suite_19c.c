@@ -20,8 +20,7 @@
 #include "learner.h"
 #include "safetensors.h"
 #include "support/allocator.h"
-#include "support/compare.h"
-#include "support/llamas.h"
+#include "support/formats.h"
 #include "support/program.h"
 #include "token_text.h"
 #include "tokenizer_files.h"
@@ -119,7 +118,7 @@ static void make_text(char text[TEXT + 1])
         strcat(text, ".");
 }
 
-static void write_text(const char *name)
+static void write_lines(const char *name)
 {
     char text[TEXT + 1];
     make_text(text);
@@ -923,7 +922,7 @@ END_TEST
 /* The last row of the logits of a few tokens. */
 static void logits_of(const struct causal_lm *lm, float *logits)
 {
-    const int32_t ids[] = { 5, 1, 9, 30, 7 }, positions[] = { 0, 1, 2, 3, 4 };
+    const int32_t ids[] = { 5, 1, 9, 3, 7 }, positions[] = { 0, 1, 2, 3, 4 };
     const struct gpt_config shape = cache_shape_config(&lm->cache);
     struct past_key_values storage = {0};
     const int32_t length = 0;
@@ -1000,6 +999,28 @@ START_TEST(a_resumed_run_repeats_an_uninterrupted_one)
 }
 END_TEST
 
+/* Saves the run in a new directory, and opens what was saved: a checkpoint of
+   this format, whose logits are those of what was trained. */
+static struct checkpoint *saved_run(const struct training *run,
+                                    const char *out,
+                                    enum checkpoint_format format)
+{
+    struct checkpoint *checkpoint = NULL;
+    float trained[5 * 97], opened[5 * 97];
+    expect_ok(training_save(run, out, &error), &error);
+    expect_ok(checkpoint_open(&checkpoint, out, &error), &error);
+    ck_assert_int_eq(checkpoint_format(checkpoint), format);
+    const struct causal_lm here = learner_lm(&run->learner);
+    const struct causal_lm there = checkpoint_causal_lm(checkpoint);
+    ck_assert_int_le(here.vocab_size, 97);
+    ck_assert_int_eq(there.vocab_size, here.vocab_size);
+    logits_of(&here, trained);
+    logits_of(&there, opened);
+    expect_same_bits("logits", opened, trained,
+                     (size_t)(5 * here.vocab_size) * sizeof (float));
+    return checkpoint;
+}
+
 /* Half precision and a turned GPT-2 with its tanh; a file of llama2.c is in
    the test of the command. */
 START_TEST(a_checkpoint_of_others_can_be_continued)
@@ -1008,14 +1029,13 @@ START_TEST(a_checkpoint_of_others_can_be_continued)
     goldens[] = { { "gpt2_tiny_f16", FORMAT_TINY_GPT },
                   { "llama_tiny", FORMAT_LLAMA } };
     make_directory();
-    write_text("text");
+    write_lines("text");
     for (size_t k = 0; k < COUNT(goldens); k++) {
         char path[256];
         struct learner learner = {0};
-        struct checkpoint *checkpoint = NULL;
         struct training run;
         struct generator generator = { 1, 3 };
-        float losses[30], trained[5 * 97], opened[5 * 97];
+        float losses[30];
         int32_t ids[400];
         snprintf(path, sizeof path, "%s/%s", GOLDEN_DIR, goldens[k].name);
         expect_ok(learner_open(&learner, path, &error), &error);
@@ -1034,15 +1054,8 @@ START_TEST(a_checkpoint_of_others_can_be_continued)
                       (double)losses[29]);
         const char *out = below(goldens[k].name);
         ck_assert_int_eq(mkdir(out, 0777), 0);
-        expect_ok(training_save(&run, out, &error), &error);
-        expect_ok(checkpoint_open(&checkpoint, out, &error), &error);
-        ck_assert_int_eq(checkpoint_format(checkpoint), goldens[k].saved);
-        const struct causal_lm here = learner_lm(&run.learner);
-        const struct causal_lm there = checkpoint_causal_lm(checkpoint);
-        logits_of(&here, trained);
-        logits_of(&there, opened);
-        expect_same_bits("logits", opened, trained,
-                         (size_t)(5 * vocab) * sizeof (float));
+        struct checkpoint *checkpoint = saved_run(&run, out,
+                                                  goldens[k].saved);
         if (run.learner.gpt != NULL)
             ck_assert_int_eq(tiny_gpt_config(
                 checkpoint_tiny_gpt(checkpoint))->tanh_gelu, 1);
@@ -1050,6 +1063,73 @@ START_TEST(a_checkpoint_of_others_can_be_continued)
         training_free(&run);
     }
     remove_directory();
+}
+END_TEST
+
+/* The mean over rows [B,T] of how unlikely each id is behind those before. */
+static double mean_loss(const struct original *original, const int32_t *ids,
+                        int batch, int tokens)
+{
+    float logits[PLAIN_T * 16];
+    const int width = original->vocab_size;
+    double sum = 0;
+    for (int b = 0; b < batch; b++, ids += tokens) {
+        original_logits(original, ids, tokens, logits);
+        for (int t = 0; t + 1 < tokens; t++) {
+            const float *row = logits + t * width;
+            double all = 0;
+            for (int id = 0; id < width; id++)
+                all += exp((double)(row[id] - row[ids[t + 1]]));
+            sum += log(all);
+        }
+    }
+    return sum / (batch * (tokens - 1));
+}
+
+/* Vocabularies of 11 and 13 ids have no tokenizer: this is what the command
+   does behind it. The first loss is that of the weights that were written. */
+START_TEST(two_steps_begin_from_every_format)
+{
+    static int32_t ids[400];
+    uint64_t state = noise_start(1930);
+    const struct token_text numbers = {
+        .ids = ids, .length = 400, .training = 380, .most = 10 };
+    struct trainer_settings settings = quick;
+    settings.tokens = 8;
+    noise_ids(&state, 11, 1, 400, ids);
+    for (enum written format = 0; format < FORMATS; format++) {
+        const struct written_format *about = &written_formats[format];
+        struct original original = original_of(format);
+        struct learner learner = {0};
+        struct training run;
+        struct generator generator = { 1, 3 };
+        float losses[2];
+        expect_ok(learner_open(&learner, write_format(format), &error),
+                  &error);
+        ck_assert_int_eq(checkpoint_format(learner.checkpoint),
+                         about->opens_as);
+        expect_ok(training_new(&run, &learner, &settings, &numbers,
+                               &generator, &error), &error);
+        float before[5 * 16], after[5 * 16];
+        const struct causal_lm lm = learner_lm(&run.learner);
+        logits_of(&lm, before);
+        take_steps(&run, 1, losses);
+        const float wanted = (float)mean_loss(&original, run.ids, 3, 8);
+        expect_close(about->name, losses, &wanted, 1, 1, (const int[]){1},
+                     TOLERANCE);
+        take_steps(&run, 1, losses + 1);
+        logits_of(&lm, after);
+        for (int k = 0; k < 5; k++)
+            ck_assert_msg(memcmp(before + k * lm.vocab_size,
+                                 after + k * lm.vocab_size,
+                                 (size_t)lm.vocab_size * sizeof (float)) != 0,
+                          "%s: two steps leave row %d", about->name, k);
+        struct checkpoint *checkpoint = saved_run(&run, new_directory(),
+                                                  about->saves_as);
+        checkpoint_close(&checkpoint);
+        training_free(&run);
+        original_free(&original);
+    }
 }
 END_TEST
 
@@ -1388,7 +1468,7 @@ START_TEST(train_makes_each_family_and_resumes_exactly)
 {
     char whole[16][32], parts[16][32];
     make_directory();
-    write_text("text");
+    write_lines("text");
     for (int family = 0; family < FAMILIES; family++) {
         const char *name = family_names[family];
         struct checkpoint *checkpoint = NULL;
@@ -1420,7 +1500,7 @@ END_TEST
 START_TEST(train_goes_on_from_a_checkpoint_and_brings_its_tokenizer)
 {
     make_directory();
-    write_text("text");
+    write_lines("text");
     write_vocabulary();
     const char *said = train(0, "--text %s --family llama --tied --tokenizer "
         "%s --kv-heads 1 --out %s --steps 3 " TINY, below("text"), directory,
@@ -1468,7 +1548,7 @@ START_TEST(train_goes_on_from_a_file_of_llama2c)
 {
     struct checkpoint *both[2] = { NULL, NULL };
     make_directory();
-    write_text("text");
+    write_lines("text");
     write_llama2c("model.bin");
     /* a rate of next to nothing: what is saved is what was read */
     train(0, "--text %s --from %s --out %s --steps 1 --learning-rate 1e-30 "
@@ -1497,7 +1577,7 @@ static void expect_said(int expected, const char *about, const char *options)
 START_TEST(train_refuses_options_that_do_not_go_together)
 {
     make_directory();
-    write_text("text");
+    write_lines("text");
     static const struct { const char *about, *options; } rows[] = {
         { "--family", "--out x --family bert" },
         { "--kv-heads", "--out x --kv-heads 2" },
@@ -1521,7 +1601,7 @@ START_TEST(train_refuses_bad_input_of_any_family)
 {
     char options[1200];
     make_directory();
-    write_text("text");
+    write_lines("text");
     write_llama2c("model.bin");
     const char *o = below("out");
     static const struct { const char *about, *options; } rows[] = {
@@ -1554,7 +1634,7 @@ START_TEST(train_does_not_write_over_what_it_began_from)
 {
     char options[1200];
     make_directory();
-    write_text("text");
+    write_lines("text");
     train(0, "--text %s --family llama --out %s --steps 1 " TINY,
           below("text"), below("a"));
     train(0, "--text %s --family llama --out %s --steps 1 " TINY,
@@ -1692,6 +1772,7 @@ static const struct test tests[] = {
     TEST(a_resumed_run_repeats_an_uninterrupted_one, 3,
          "take the moments of the record as well"),
     TEST(a_checkpoint_of_others_can_be_continued, 3, "make a learner"),
+    TEST(two_steps_begin_from_every_format, 3, "make a learner"),
     TEST(a_run_refuses_what_it_cannot_train_by, 2,
          "make and free a run of any family"),
     TEST(a_loss_that_is_not_finite_leaves_the_run_as_it_was, 2,

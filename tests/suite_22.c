@@ -14,7 +14,7 @@
 #include "report_words.h"
 #include "utf8.h"
 #include "support/allocator.h"
-#include "support/hub.h"
+#include "support/formats.h"
 #include "support/program.h"
 
 #ifndef GOLDEN_DIR
@@ -391,76 +391,6 @@ END_TEST
 
 /* ------------------------------------------------- files of every format */
 
-enum { FORMATS = 9 };
-
-static void write_shards(const struct hub_file *file, const char *directory)
-{
-    char index[8192] = "{\"weight_map\": {";
-    for (int f = 0; f < 2; f++) {
-        struct safetensors_entry part[HUB_MAX];
-        char name[32];
-        size_t count = 0;
-        snprintf(name, sizeof name, "part-%d.safetensors", f);
-        for (size_t k = (size_t)f; k < file->count; k += 2) {
-            part[count++] = file->entries[k];
-            snprintf(index + strlen(index), sizeof index - strlen(index),
-                     "%s\"%s\": \"%s\"", k == 0 ? "" : ",",
-                     file->names[k], name);
-        }
-        write_tensors(in(directory, name), part, count);
-    }
-    strcat(index, "}}");
-    write_text(in(directory, "model.safetensors.index.json"), index);
-}
-
-/* Writes a checkpoint of this format and returns its path. 0: our own, 1 and
-   2: GPT-2 without and with the prefix and buffers, 3: with the head stored
-   again, 4: Llama, tied, 5: Mixtral, in F16, 6 and 7: llama2.c, tied and
-   not, 8: Llama, in two shards. */
-static const char *write_format(int format)
-{
-    const char *directory = new_directory();
-    const struct gpt_config gpt_config = small_gpt2_config();
-    struct llama_config config = format == 5 ? small_moe_config()
-                                             : small_llama_config();
-    struct tiny_gpt *gpt = noisy_model(&gpt_config, 223);
-    struct hub_file file = {.count = 0};
-    config.tie_word_embeddings = format == 4 || format == 6;
-    config.d_model = format == 6 || format == 7 ? 24 : 10;
-    struct llama *llama = noisy_llama(&config, 224);
-    if (format == 0)
-        expect_ok(tiny_gpt_save(gpt, directory, &error), &error);
-    else if (format < 4) {
-        const float ones[81] = {1};
-        gpt2_tensors(&file, gpt, DTYPE_BF16,
-                     format == 2 ? "transformer." : "");
-        if (format == 2)
-            hub_add(&file, "transformer.h.1.attn.bias", DTYPE_F32, 4,
-                    (const int[]){1, 1, 9, 9}, ones);
-        if (format == 3)
-            gpt2_add(&file, "lm_head.weight", DTYPE_BF16,
-                     &tiny_gpt_weights(gpt)->token_embedding.weight, false);
-        hub_write(&file, directory, gpt2_text(&gpt_config, ""));
-    } else if (format < 6 || format == 8) {
-        llama_tensors(&file, llama, format == 5 ? DTYPE_F16 : DTYPE_F32);
-        if (format == 8) {
-            write_shards(&file, directory);
-            write_text(in(directory, "config.json"), llama_text(&config, ""));
-        } else
-            hub_write(&file, directory, llama_text(&config, ""));
-    } else {
-        size_t length;
-        unsigned char *bytes = llama2c_bytes(llama, &length);
-        directory = in(directory, "model.bin");
-        write_bytes(directory, bytes, length);
-        free(bytes);
-    }
-    hub_clear(&file);
-    tiny_gpt_free(&gpt);
-    llama_free(&llama);
-    return directory;
-}
-
 static struct audit_subject subject_at(const char *path)
 {
     struct audit_subject subject;
@@ -471,7 +401,7 @@ static struct audit_subject subject_at(const char *path)
 START_TEST(every_format_is_predicted_tensor_by_tensor)
 {
     static const int32_t ids[] = {1, 2, 3};
-    for (int format = 0; format < FORMATS; format++) {
+    for (enum written format = 0; format < FORMATS; format++) {
         struct audit_subject subject = subject_at(write_format(format));
         const struct audit_plan plan = {
             .prompt = ids, .prompt_tokens = 3, .steps = 5, .repeats = 1,
@@ -486,7 +416,8 @@ START_TEST(every_format_is_predicted_tensor_by_tensor)
                               || (!subject.stored[0].used
                                   && tensor->form == NULL)
                               || tensor->judgement == OBSERVED,
-                              "format %d: %s %s", format, tensor->name,
+                              "%s: %s %s", written_formats[format].name,
+                              tensor->name,
                               judgement_name(tensor->judgement));
             }
         expect_failing(&report, 0);
@@ -502,7 +433,7 @@ START_TEST(buffers_are_observed_and_a_copied_head_is_no_parameter)
     const struct audit_plan plan = {
         .prompt = ids, .prompt_tokens = 2, .steps = 2, .repeats = 1
     };
-    struct audit_subject subject = subject_at(write_format(2));
+    struct audit_subject subject = subject_at(write_format(GPT2_PREFIX));
     struct report report = report_of(&subject, &plan);
     const struct report_tensor *buffer =
         tensor_of(&report, IN_FILES, "transformer.h.1.attn.bias");
@@ -512,7 +443,7 @@ START_TEST(buffers_are_observed_and_a_copied_head_is_no_parameter)
                                 "buffers, no weights")->measured.count, 324);
     report_free(&report);
     audit_subject_close(&subject);
-    subject = subject_at(write_format(3));
+    subject = subject_at(write_format(GPT2_HEAD));
     report = report_of(&subject, &plan);
     ck_assert_uint_eq(number_of(&report, VIEW_OWNERSHIP, "in the files",
                                 "a tied head, stored again")->measured.count,
@@ -1067,7 +998,7 @@ START_TEST(a_directory_that_the_loader_refuses_is_still_a_subject)
     const struct audit_plan plan = {
         .prompt = ids, .prompt_tokens = 2, .steps = 2, .repeats = 1
     };
-    const char *directory = write_format(1);
+    const char *directory = write_format(GPT2);
     struct gpt_config other = config;
     other.n_layers = 1;
     write_text(in(directory, "config.json"), gpt2_text(&other, ""));
@@ -1106,8 +1037,8 @@ END_TEST
 START_TEST(what_is_no_checkpoint_is_no_subject)
 {
     struct audit_subject subject = {.file_bytes = 77};
-    const char *directory = write_format(4);
-    const char *file = write_format(6);
+    const char *directory = write_format(LLAMA_TIED);
+    const char *file = write_format(LLAMA2C_TIED);
     ck_assert_int_ne(audit_subject_open(&subject, "no/such/model", &error),
                      STATUS_OK);
     expect_named(&error, "no/such/model");
@@ -1118,7 +1049,7 @@ START_TEST(what_is_no_checkpoint_is_no_subject)
     ck_assert_int_eq(audit_subject_open(&subject, directory, &error),
                      STATUS_FORMAT);
     expect_named(&error, "model.safetensors");
-    directory = write_format(4);
+    directory = write_format(LLAMA_TIED);
     write_text(in(directory, "config.json"), "{\"model_type\": \"mamba\"}");
     ck_assert_int_eq(audit_subject_open(&subject, directory, &error),
                      STATUS_FORMAT);
@@ -1133,9 +1064,9 @@ START_TEST(each_failed_allocation_is_an_error_that_leaves_nothing)
     const struct audit_plan plan = {
         .prompt = ids, .prompt_tokens = 3, .steps = 2, .repeats = 2
     };
-    for (int format = 1; format < FORMATS; format += 2) {
+    for (enum written format = GPT2; format < FORMATS; format += 2) {
         const char *path = write_format(format);
-        if (format == 1) {
+        if (format == GPT2) {
             struct gpt_config other = small_gpt2_config();
             other.n_layers = 3;
             write_text(in(path, "config.json"), gpt2_text(&other, ""));
@@ -1161,8 +1092,9 @@ START_TEST(each_failed_allocation_is_an_error_that_leaves_nothing)
                 break;
             }
             ck_assert_msg(status == STATUS_NO_MEMORY, "allocation %ld of"
-                          " format %d: status %d, %s", n, format,
-                          (int)status, error.message);
+                          " %s: status %d, %s", n,
+                          written_formats[format].name, (int)status,
+                          error.message);
             ck_assert(open || subject.file_bytes == 77);
             ck_assert(made || report.number_count == 5);
         }
@@ -1796,7 +1728,7 @@ START_TEST(the_five_views_agree_for_every_family)
     char line[800];
     for (size_t k = 0; k < LENGTH(paths) + FORMATS; k++) {
         const char *path = k < LENGTH(paths)
-            ? paths[k] : write_format((int)(k - LENGTH(paths)));
+            ? paths[k] : write_format((enum written)(k - LENGTH(paths)));
         const char *page = in(new_directory(), "page.html");
         snprintf(line, sizeof line, "audit --model '%s' --repeats 1 --html"
                  " '%s'", path, page);
@@ -1820,7 +1752,7 @@ END_TEST
 
 START_TEST(a_mismatch_is_status_1)
 {
-    const char *directory = write_format(1);
+    const char *directory = write_format(GPT2);
     char line[800];
     struct gpt_config other = small_gpt2_config();
     other.d_ff = 71;
@@ -1848,7 +1780,7 @@ END_TEST
 
 START_TEST(the_page_of_a_mismatch_is_written_whole)
 {
-    const char *directory = write_format(4);
+    const char *directory = write_format(LLAMA_TIED);
     char line[1200];
     struct llama_config other = small_llama_config();
     other.tie_word_embeddings = true;
