@@ -644,10 +644,10 @@ static void expect_parameters(struct checkpoint *checkpoint,
 }
 
 /* A checkpoint of these tensors that has to be refused and leave nothing. */
-static void expect_refused(const struct hub_file *file, const char *text,
-                           const char *named, const char *also)
+static void expect_refused_in(const char *directory,
+                              const struct hub_file *file, const char *text,
+                              const char *named, const char *also)
 {
-    const char *directory = new_directory();
     struct checkpoint *checkpoint = NULL;
     hub_write(file, directory, text);
     const int files = open_files();
@@ -662,6 +662,12 @@ static void expect_refused(const struct hub_file *file, const char *text,
     expect_named(&error, also);
     ck_assert_int_eq(left, 0);
     ck_assert_int_eq(open_files(), files);
+}
+
+static void expect_refused(const struct hub_file *file, const char *text,
+                           const char *named, const char *also)
+{
+    expect_refused_in(new_directory(), file, text, named, also);
 }
 
 static struct hub_file hub;
@@ -855,29 +861,44 @@ START_TEST(each_size_of_the_config_is_held_against_the_tensors)
 }
 END_TEST
 
+/* Each tensor of hub with a type of no weights, across, and with one size
+   more and one less: refused by its name. */
+static void expect_each_held(const char *text)
+{
+    const char *directory = new_directory();
+    for (size_t k = 0; k < hub.count; k++) {
+        struct safetensors_entry *entry = &hub.entries[k];
+        const struct safetensors_entry kept = *entry;
+        char name[100], flat[32];
+        snprintf(name, sizeof name, "\"%s\"", entry->name);
+        entry->dtype = DTYPE_I32;
+        expect_refused_in(directory, &hub, text, name, "got I32");
+        *entry = kept;
+        if (entry->rank == 2 && entry->shape[0] != entry->shape[1]) {
+            entry->shape[0] = kept.shape[1];
+            entry->shape[1] = kept.shape[0];
+            expect_refused_in(directory, &hub, text, name, "asks for");
+            *entry = kept;
+        }
+        entry->shape[entry->rank++] = 1;
+        expect_refused_in(directory, &hub, text, name, ", 1]");
+        *entry = kept;
+        if (entry->rank == 2) {
+            entry->rank = 1;
+            entry->shape[0] = kept.shape[0] * kept.shape[1];
+            snprintf(flat, sizeof flat, "[%d]", (int)entry->shape[0]);
+            expect_refused_in(directory, &hub, text, name, flat);
+            *entry = kept;
+        }
+    }
+}
+
 START_TEST(each_tensor_has_its_shape_and_a_type_of_weights)
 {
     const struct gpt_config config = small_gpt2_config();
     struct tiny_gpt *model = noisy_model(&config, 211);
     gpt2_tensors(&hub, model, DTYPE_F32, "");
-    for (size_t k = 0; k < hub.count; k++) {
-        struct safetensors_entry *entry = &hub.entries[k];
-        const struct safetensors_entry kept = *entry;
-        char name[96];
-        snprintf(name, sizeof name, "\"%s\"", entry->name);
-        entry->dtype = DTYPE_I32;
-        expect_refused(&hub, gpt2_text(&config, ""), name, "got I32");
-        *entry = kept;
-        if (entry->rank == 2 && entry->shape[0] != entry->shape[1]) {
-            entry->shape[0] = kept.shape[1];
-            entry->shape[1] = kept.shape[0];
-            expect_refused(&hub, gpt2_text(&config, ""), name, "asks for");
-            *entry = kept;
-        }
-        entry->shape[entry->rank++] = 1;
-        expect_refused(&hub, gpt2_text(&config, ""), name, ", 1]");
-        *entry = kept;
-    }
+    expect_each_held(gpt2_text(&config, ""));
     hub_clear(&hub);
     tiny_gpt_free(&model);
 }
@@ -1018,6 +1039,26 @@ START_TEST(each_size_of_a_llama_is_held_against_the_tensors)
         other.n_kv_heads = 1;
         expect_refused(&hub, llama_text(&other, ""),
                        "self_attn.k_proj.weight\"", "the file has [12, 10]");
+        hub_clear(&hub);
+        llama_free(&model);
+    }
+}
+END_TEST
+
+/* No matrix of these has two equal sizes, so that each is tried across. */
+START_TEST(each_tensor_of_a_llama_has_its_shape_and_a_type_of_weights)
+{
+    for (int kind = 0; kind < 3; kind++) {
+        struct llama_config config = kind < 2 ? small_llama_config()
+                                              : small_moe_config();
+        config.n_layers = 1;
+        config.tie_word_embeddings = kind == 1;
+        struct llama *model = noisy_llama(&config, 228);
+        llama_tensors(&hub, model, DTYPE_F32);
+        for (size_t k = 0; k < hub.count; k++)
+            ck_assert(hub.entries[k].rank == 1
+                      || hub.entries[k].shape[0] != hub.entries[k].shape[1]);
+        expect_each_held(llama_text(&config, ""));
         hub_clear(&hub);
         llama_free(&model);
     }
@@ -1630,6 +1671,8 @@ static const struct test tests[] = {
          "look before making a Llama"),
     TEST(each_tensor_of_a_mixture_is_missed_by_its_name, 1,
          "look at the feed-forward layer of a Llama"),
+    TEST(each_tensor_of_a_llama_has_its_shape_and_a_type_of_weights, 1,
+         SHAPE_HELD),
     TEST(a_negative_vocabulary_means_a_head_of_its_own, 2, SIGN),
     TEST(pairs_of_queries_and_keys_are_parted_at_every_width, 2, SOURCE),
     TEST(a_llama_comes_back_from_a_file_without_names, 2,

@@ -517,6 +517,46 @@ START_TEST(a_saved_llama_opens_with_the_same_bits)
 }
 END_TEST
 
+/* A tied head is a second name of the table, in the model and not in the
+   file. */
+START_TEST(a_llama_that_is_saved_read_and_saved_is_the_same_bytes)
+{
+    make_directory();
+    for (int k = 0; k < 4; k++) {
+        struct llama_config config = k < 2 ? small_llama_config()
+                                           : small_moe_config();
+        struct checkpoint *checkpoint = NULL;
+        struct safetensors *file = NULL;
+        config.tie_word_embeddings = k % 2 == 1;
+        struct llama *model = noisy_llama(&config, 1906 + (unsigned)k);
+        expect_ok(hub_save_llama(model, below("once"), &error), &error);
+        llama_free(&model);
+        expect_ok(checkpoint_open(&checkpoint, below("once"), &error),
+                  &error);
+        model = checkpoint_llama(checkpoint);
+        const struct llama_tensor *head =
+            llama_tensor_find(model, "lm_head.weight");
+        const struct llama_tensor *table =
+            llama_tensor_find(model, "model.embed_tokens.weight");
+        ck_assert_int_eq(head->alias, k % 2 == 1);
+        ck_assert(!table->alias);
+        ck_assert_int_eq(head->tensor->data == table->tensor->data,
+                         k % 2 == 1);
+        expect_ok(hub_save_llama(model, below("twice"), &error), &error);
+        checkpoint_close(&checkpoint);
+        ck_assert(same_file("once/config.json", "twice/config.json"));
+        ck_assert(same_file("once/model.safetensors",
+                            "twice/model.safetensors"));
+        expect_ok(safetensors_open(&file, below("twice/model.safetensors"),
+                                   &error), &error);
+        ck_assert_int_eq(safetensors_find(file, "lm_head.weight") == NULL,
+                         k % 2 == 1);
+        safetensors_close(&file);
+    }
+    remove_directory();
+}
+END_TEST
+
 START_TEST(a_directory_of_shards_is_not_written_into)
 {
     const struct llama_config config = small_llama_config();
@@ -1747,6 +1787,8 @@ static const struct test tests[] = {
     TEST(a_hub_config_reads_back_as_it_was, 2,
          "write the fields that a config has"),
     TEST(a_saved_llama_opens_with_the_same_bits, 2,
+         "list the tensor once, and not its second name"),
+    TEST(a_llama_that_is_saved_read_and_saved_is_the_same_bytes, 2,
          "list the tensor once, and not its second name"),
     TEST(a_directory_of_shards_is_not_written_into, 2,
          "refuse a directory in which something else would win"),

@@ -66,12 +66,41 @@ static inline unsigned char *tensor_bytes(const char *header,
     return bytes;
 }
 
+/* A file of these tensors in this order; names are written as they are. The
+   library's own writer waits for the disk, which here are seconds. */
 static inline void write_tensors(const char *path,
                                  const struct safetensors_entry *entries,
                                  size_t count)
 {
-    struct error why = {STATUS_OK, ""};
-    expect_ok(safetensors_write(path, entries, count, NULL, 0, &why), &why);
+    char *header = NULL;
+    size_t size, at = 0;
+    FILE *text = open_memstream(&header, &size);
+    ck_assert_ptr_nonnull(text);
+    for (size_t k = 0; k < count; k++) {
+        fprintf(text, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":[",
+                k == 0 ? "{" : ",", entries[k].name,
+                dtype_name(entries[k].dtype));
+        for (int d = 0; d < entries[k].rank; d++)
+            fprintf(text, "%s%lld", d == 0 ? "" : ",",
+                    (long long)entries[k].shape[d]);
+        fprintf(text, "],\"data_offsets\":[%zu,%zu]}", at,
+                at + entries[k].bytes);
+        at += entries[k].bytes;
+    }
+    fprintf(text, count == 0 ? "{}" : "}");
+    while (ftell(text) % 8 != 0)
+        fputc(' ', text);
+    ck_assert_int_eq(fclose(text), 0);
+    FILE *file = fopen(path, "wb");
+    ck_assert_msg(file != NULL, "cannot write %s", path);
+    for (int k = 0; k < 8; k++)
+        fputc((int)(size >> 8 * k & 0xFF), file);
+    fwrite(header, 1, size, file);
+    for (size_t k = 0; k < count; k++)
+        fwrite(entries[k].data, 1, entries[k].bytes, file);
+    ck_assert_int_eq(ferror(file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    free(header);
 }
 
 static inline int open_files(void)
