@@ -982,6 +982,63 @@ START_TEST(a_small_llama_gives_the_goldens_rows)
 }
 END_TEST
 
+/* A model that was trained, and a text that fills its context to the end:
+   logits that are far apart, where those of noise are near each other. Every
+   row is one of chapter 2's pass over the whole text; the first rows and the
+   last are recomputed from their own prefixes as well. */
+enum { TRAINED_N = 128, TRAINED_V = 256, TRAINED_FIRST = 12,
+       TRAINED_LAST = 4 };
+static const char trained_text[] =
+    "A cache holds the keys and the values of every token so far, so that"
+    " the next one asks them, and none is computed from the beginning again.";
+
+START_TEST(a_trained_model_gives_every_row_to_the_end_of_its_context)
+{
+    struct checkpoint *checkpoint = NULL;
+    struct forward_output output = {0};
+    struct tensor rows = {0};
+    int32_t ids[TRAINED_N];
+    uint64_t state = noise_start(265);
+    const int prompt = 1 + noise_below(&state, 40);
+    ck_assert_uint_ge(strlen(trained_text), TRAINED_N);
+    for (int t = 0; t < TRAINED_N; t++)
+        ids[t] = (unsigned char)trained_text[t];
+    expect_ok(checkpoint_open(&checkpoint, "book/checkpoint", &error),
+              &error);
+    const struct causal_lm lm = checkpoint_causal_lm(checkpoint);
+    ck_assert_int_eq(lm.vocab_size, TRAINED_V);
+    ck_assert_int_eq(lm.context_length, TRAINED_N);
+    struct request *request = new_request(&lm, TRAINED_N, 16);
+    struct decoder decoder = decoder_of(request);
+    struct generation text = {ids, prompt, ids + prompt, TRAINED_N - prompt};
+    expect_ok(per_step_logits(&decoder, &text, &rows, &error), &error);
+    const struct forward_input input = {.ids = ids, .batch = 1,
+                                        .tokens = TRAINED_N};
+    expect_ok(tiny_gpt_forward(checkpoint_tiny_gpt(checkpoint), &input,
+                               &output, &error), &error);
+    for (int k = 0; k < text.steps; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "row %d of %d", k, text.steps);
+        expect_allclose(name, rows.data + k * TRAINED_V,
+                        output.logits.data + (prompt - 1 + k) * TRAINED_V,
+                        TRAINED_V);
+    }
+    for (int last = 0; last < 2; last++) {
+        const int from = last ? TRAINED_N - TRAINED_LAST : prompt;
+        text = (struct generation){ids, from, ids + from,
+                                   last ? TRAINED_LAST : TRAINED_FIRST};
+        const struct identity found = compare_ok(&lm, &decoder, &text,
+                                                 &close_by, NULL);
+        ck_assert_int_eq(found.verdict, IDENTICAL);
+        ck_assert_int_eq(found.steps, text.steps);
+    }
+    tensor_free(&rows);
+    forward_output_free(&output);
+    request_free(&request);
+    checkpoint_close(&checkpoint);
+}
+END_TEST
+
 /* ------------------------------------------------------------ the comparison */
 
 enum { SPOILED_P = 4, SPOILED_N = 13 };
@@ -1644,6 +1701,7 @@ static const struct test tests[] = {
     TEST(gpt2_of_the_whole_vocabulary_gives_the_goldens_rows, 2, ORDER),
     TEST(a_small_gpt2_gives_the_goldens_rows, 2, ORDER),
     TEST(a_small_llama_gives_the_goldens_rows, 2, ORDER),
+    TEST(a_trained_model_gives_every_row_to_the_end_of_its_context, 2, ORDER),
     TEST(each_slip_is_right_up_to_its_first_row_and_wrong_there, 2,
          "slip in a step"),
     TEST(a_slipping_decoder_refuses_what_is_not_its_text, 2,
