@@ -242,11 +242,13 @@ valgrind: $(TANGLE)  ## every suite under valgrind (SHARE=n: one in n)
 	+@CK_FORK=no $(ONE)=$(LAST) ALL=1 VARIANT=valgrind OPTIMIZE=-O1 \
 	 RUN='valgrind -q --leak-check=full --show-leak-kinds=definite \
 	 --errors-for-leak-kinds=definite --error-exitcode=9' program verdict
-check-checkpoint: compile  ## a model of yours, DIR=…, against what is beside it
+# Made anew each time: only the other make knows whether the library changed.
+build/bin/check_checkpoint: tests/tool/check_checkpoint.c compile
+	@$(CC) $(CFLAGS) -Ibuild/$(LAST)/src $< build/$(LAST)/libtinygpt.a \
+	    $(LDLIBS) -o $@
+check-checkpoint: build/bin/check_checkpoint  ## a model of yours, DIR=…, against what is beside it
 	@[ -n "$(DIR)" ] || { echo "make check-checkpoint DIR=…" >&2; exit 2; }
-	@$(CC) $(CFLAGS) -Ibuild/$(LAST)/src tests/tool/check_checkpoint.c \
-	    build/$(LAST)/libtinygpt.a $(LDLIBS) -o build/bin/check_checkpoint
-	@build/bin/check_checkpoint "$(DIR)"
+	@$< "$(DIR)"
 fuzz: $(TANGLE)  ## what reads files, with RUNS=100000 made-up inputs each
 	+@$(ONE)=$(LAST) VARIANT=fuzz CC=clang RUNS=$(RUNS) \
 	 OPTIMIZE='-O1 -Wno-pass-failed' \
@@ -419,12 +421,21 @@ $(WATCH_SUITES): build/tool/%: tests/tool/%.c tests/tool/scripted.c \
 build/tool/deaf.so: tests/tool/deaf.c
 	@mkdir -p $(@D)
 	@$(CC) $(TOOL_CFLAGS) -shared -fPIC $< -o $@
+# the checker of checkpoints, on models and records that are right and wrong
+CHECKER := $(addprefix tests/support/,$(addsuffix .c,harness program compare \
+    golden))
+build/tool/suite_checkpoint: tests/tool/suite_checkpoint.c $(CHECKER) compile
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) $(CHECK_CFLAGS) -Itests -Ibuild/$(LAST)/src \
+	    $(filter %.c,$^) build/$(LAST)/libtinygpt.a $(CHECK_LIBS) $(LDLIBS) \
+	    -o $@
 .PHONY: tool-check
-tool-check: $(TOOL_SUITES) $(WATCH_SUITES) $(RESOLVE) \
-    build/tool/deaf.so  ## the suites of the re-solve tool
+tool-check: $(TOOL_SUITES) $(WATCH_SUITES) $(RESOLVE) build/tool/deaf.so \
+    build/tool/suite_checkpoint build/bin/check_checkpoint  ## the suites of the tools
 	+@$(ONE)=5 suites program
 	@for s in $(TOOL_SUITES) $(WATCH_SUITES); do \
 	    $$s --program $(RESOLVE) --chunks build/tool/.places || exit 1; done
+	@build/tool/suite_checkpoint --program build/bin/check_checkpoint
 
 # From end to end: the tool as a process, on the book and the suites as they
 # are. Under make -j several of these suites run at once.
