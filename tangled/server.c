@@ -147,8 +147,9 @@ static void on_end(void *context, enum slot_end end,
     struct client *client = context;
     FILE *output = client->server->output;
     put_name(client);
-    fprintf(output, "\"end\": \"%s\", \"tokens\": %d",
-            slot_end_name(end == ENDED_STOP && client->over ? ENDED_EOS : end),
+    if (end == ENDED_STOP && client->over)
+        end = ENDED_EOS;
+    fprintf(output, "\"end\": \"%s\", \"tokens\": %d", slot_end_name(end),
             client->tokens);
     if (client->text.tokenizer != NULL) {
         fprintf(output, ", \"text\": \"");

@@ -1715,7 +1715,7 @@ START_TEST(train_refuses_a_directory_of_another_tokenizer)
 {
     char options[1200];
     make_directory();
-    write_text("text");
+    write_lines("text");
     write_vocabulary();
     write_scores("scores.bin");
     for (int again = 0; again < 2; again++)
@@ -1751,7 +1751,7 @@ START_TEST(train_is_refused_before_it_writes)
 {
     char options[1200];
     make_directory();
-    write_text("text");
+    write_lines("text");
     write_vocabulary();
     ck_assert_int_eq(mkdir(below("out"), 0777), 0);
     snprintf(options, sizeof options, "--tokenizer %s --out %s --log %s "
