@@ -234,7 +234,7 @@ END_TEST
 
 static const struct test tests[] = {
     TEST(names_are_looked_up_where_they_were_said, 2,
-         "find the table of that name"),
+         "let the environment speak where no option does"),
     TEST(a_name_that_nobody_has_is_refused_by_who_said_it, 2,
          "find the table of that name"),
     TEST(an_engine_is_loaded_from_a_model_and_from_its_panels, 2,
