@@ -944,12 +944,12 @@ START_TEST(the_loss_falls_in_every_family)
     begin_text("bytes");
     for (int family = 0; family < FAMILIES; family++) {
         struct training run;
-        float before, after, losses[100];
+        float before, after, losses[200];
         begin_run(&run, family, 256);
-        run.settings.steps = 100;
+        run.settings.steps = 200;
         expect_ok(training_held_out_loss(&run, &before, &error), &error);
         ck_assert_double_eq_tol((double)before, log(256), 0.2);
-        take_steps(&run, 100, losses);
+        take_steps(&run, 200, losses);
         expect_ok(training_held_out_loss(&run, &after, &error), &error);
         ck_assert_msg(after < before - 1.0f, "%s: held-out loss %g, then %g",
                       family_names[family], (double)before, (double)after);
